@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+# A thin front: meson builds, scripts/ do the rest. `make help` lists what there is.
+.POSIX:
+.SUFFIXES:
+
+PREFIX = /usr/local
+DESTDIR =
+FUZZ_SECONDS = 60
+
+.PHONY: all build setup demo test quick e2e lint format docs asan tsan fuzz bench install clean help
+
+all: build
+
+setup:
+	@scripts/setup.sh build
+
+build: setup
+	@scripts/configure.sh release
+	@ninja -C build --quiet
+
+demo: build
+	@build/kvroute demo
+
+test:
+	@scripts/setup.sh build test
+	@scripts/test.py
+
+quick: setup
+	@scripts/test.py unit arch
+
+e2e:
+	@scripts/setup.sh build test
+	@scripts/test.py e2e
+
+lint:
+	@scripts/setup.sh build test
+	@scripts/configure.sh clang
+	@scripts/lint.py
+
+format:
+	@scripts/format.sh
+
+docs: build
+	@tests/arch/check_docs.py --write build/kvroute docs
+
+asan:
+	@scripts/setup.sh build test
+	@scripts/test.py asan
+
+tsan:
+	@scripts/setup.sh build test
+	@scripts/test.py tsan
+
+fuzz:
+	@scripts/setup.sh build test
+	@scripts/test.py fuzz --fuzz-seconds $(FUZZ_SECONDS)
+
+bench: setup
+	@scripts/setup.sh bench
+	@scripts/configure.sh release
+	@meson test -C build --benchmark --verbose --num-processes 1
+
+install: build
+	@meson configure build -Dprefix=$(PREFIX) >/dev/null
+	@DESTDIR=$(DESTDIR) meson install -C build
+
+clean:
+	@rm -rf build build-clang build-asan build-tsan
+
+help:
+	@echo 'make build     install what building needs, leave build/kvroute and libkvroute in build/'
+	@echo 'make demo      build, then a fleet of simulated engines with policies side by side'
+	@echo 'make test      everything below; ends with a line "N passed, N failed"'
+	@echo 'make quick     unit and architecture tests only'
+	@echo 'make e2e       end-to-end tests of build/kvroute'
+	@echo 'make lint      formatting, refused functions, cppcheck, clang-tidy'
+	@echo 'make format    lay out the C files'
+	@echo 'make docs      write docs/options.md and docs/metrics.md anew from the tables in router/'
+	@echo 'make asan      unit and end-to-end tests under the address and undefined-behaviour sanitizers'
+	@echo 'make tsan      unit and end-to-end tests under the thread sanitizer'
+	@echo 'make fuzz      every fuzz target for FUZZ_SECONDS (60)'
+	@echo 'make bench     micro-benchmarks (`build/kvroute bench` loads a running router)'
+	@echo 'make install   to PREFIX (/usr/local), below DESTDIR'
+	@echo 'make clean     remove the build directories'

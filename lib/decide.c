@@ -1,0 +1,655 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a request to a booked ticket: candidates, matches, choice, books. docs/routing.md tells the story. */
+#include <math.h>
+#include <string.h>
+
+#include "error.h"
+#include "router_int.h"
+
+#define NOTABLE_SHARE   20 /* another match is notably longer by more than a twentieth of the prompt */
+#define NOTABLE_TOKENS  16
+#define SPAN_REPLICA    64 /* visits fade over this many requests per replica */
+#define EXPLORE_EVICT   256 /* pairs that one decision evicts for capacity beyond twice its own points */
+#define TRUST_FULL      0.5 /* matches of a replica count in full while this share of predictions comes true */
+#define ANSWER_EXCESS   1.25 /* generated tokens may be so many times what the text of the answer is estimated at */
+#define ANSWER_YIELD    0.5 /* answers are counted on while this share of them is found again */
+
+/* A request with what can be worked out without the lock. */
+struct query {
+        const struct kvr_request *request;
+        const struct kvr_point *points;
+        uint32_t point_count;
+        uint32_t units;
+        bool by_tokens;  /* units are token ids */
+        uint64_t model;  /* 0: any replica */
+        uint64_t memory; /* what ratios and counts are learned under */
+        uint64_t session;
+        uint64_t now_ns;
+};
+
+/* What the locked part found out. */
+struct choice {
+        enum kvr_status status;
+        uint32_t count, chosen;
+        uint32_t prompt_tokens; /* 0 unknown */
+        uint32_t charge_tokens; /* the same, or what an unknown prompt counts as */
+        uint64_t retry_after_ns;
+        bool last_resort;
+        const struct kvr__model *model;
+        struct kvr__view view;
+};
+
+static struct query query_make(const struct kvr_router *router, const struct kvr_request *request)
+{
+        const struct kvr_prompt *prompt = request->prompt;
+        struct query query = {.request = request, .now_ns = kvr__router_now(router)};
+        struct kvr_slice session = request->affinity;
+
+        if (request->model.len)
+                query.model = query.memory = kvr__hash(request->model, 0);
+        if (prompt) {
+                query.points = prompt->points;
+                query.point_count = prompt->point_count < KVR__CHAIN_LIMIT ? prompt->point_count : KVR__CHAIN_LIMIT;
+                query.units = query.point_count ? prompt->points[query.point_count - 1].end : prompt->units;
+                query.point_count = query.units ? query.point_count : 0;
+                query.by_tokens = prompt->unit == KVR_UNIT_TOKENS;
+                if (!query.memory)
+                        query.memory = prompt->space;
+                if (!session.len)
+                        session = prompt->hint;
+        }
+        if (session.len)
+                query.session = kvr__hash(session, query.memory);
+        return query;
+}
+
+/* ---- candidates ---- */
+
+static bool was_tried(const struct kvr_request *request, kvr_replica_id id)
+{
+        for (uint32_t i = 0; i < request->tried_count && i < KVR_TRIED_MAX; i++)
+                if (request->tried[i] == id)
+                        return true;
+        return false;
+}
+
+static void candidate_put(struct kvr_router *router, struct choice *choice, struct kvr__replica *replica)
+{
+        router->candidates[choice->count++] = (struct kvr__candidate){
+                .replica = replica,
+                .own_s = NAN,
+                .toll_s = NAN,
+                .cost_s = NAN,
+        };
+}
+
+/* 0: it may be sent a request now; else how long to leave it alone. */
+static uint64_t replica_rest_ns(const struct kvr_router *router, const struct kvr__replica *replica, uint64_t now_ns)
+{
+        if (replica->paused_until_ns > now_ns)
+                return replica->paused_until_ns - now_ns;
+        if (replica->max_running && replica->in_flight >= replica->max_running)
+                return router->busy_hint_ns;
+        return 0;
+}
+
+/* Everything that is down, or half-open and on trial: better tried than refused. */
+static void last_resort_collect(struct kvr_router *router, const struct query *query, struct choice *choice)
+{
+        for (uint32_t i = 0; i < router->fleet.count; i++) {
+                struct kvr__replica *replica = router->fleet.order[i];
+
+                if (replica->state == KVR_DRAINING || was_tried(query->request, replica->id) ||
+                    !kvr__replica_serves(replica, query->model))
+                        continue;
+                uint64_t rest_ns = replica_rest_ns(router, replica, query->now_ns);
+
+                if (!rest_ns)
+                        candidate_put(router, choice, replica);
+                else if (!choice->retry_after_ns || rest_ns < choice->retry_after_ns)
+                        choice->retry_after_ns = rest_ns;
+        }
+        choice->last_resort = choice->count > 0;
+}
+
+static void candidates_collect(struct kvr_router *router, const struct query *query, struct choice *choice)
+{
+        uint32_t serving = 0, up = 0, on_trial = 0;
+
+        choice->count = 0;
+        choice->retry_after_ns = 0;
+        for (uint32_t i = 0; i < router->fleet.count; i++) {
+                struct kvr__replica *replica = router->fleet.order[i];
+
+                if (!kvr__replica_serves(replica, query->model))
+                        continue;
+                serving++;
+                if ((replica->state != KVR_READY && replica->state != KVR_TRIAL) ||
+                    (query->request->tried_count && was_tried(query->request, replica->id)))
+                        continue;
+                up++;
+                uint64_t rest_ns = replica_rest_ns(router, replica, query->now_ns);
+
+                if (!rest_ns && replica->state == KVR_TRIAL && replica->trials) {
+                        on_trial++;
+                        rest_ns = router->busy_hint_ns;
+                }
+                if (!rest_ns)
+                        candidate_put(router, choice, replica);
+                else if (!choice->retry_after_ns || rest_ns < choice->retry_after_ns)
+                        choice->retry_after_ns = rest_ns;
+        }
+        if (!choice->count && up == on_trial && query->request->last_resort)
+                last_resort_collect(router, query, choice);
+        if (choice->count)
+                choice->status = KVR_OK;
+        else if (router->fleet.count && !serving)
+                choice->status = KVR_E_NO_MODEL;
+        else
+                choice->status = choice->retry_after_ns ? KVR_E_BUSY : KVR_E_NO_REPLICA;
+}
+
+/* ---- the prompt in tokens ---- */
+
+static uint32_t to_tokens(double tokens)
+{
+        return tokens < 0 ? 0 : tokens < UINT32_MAX ? (uint32_t)(tokens + 0.5) : UINT32_MAX;
+}
+
+/* Tokens up to each point, a straight line between points whose tokens were counted, the model's ratio after them. */
+static void tokens_measure(struct kvr_router *router, const struct query *query, double ratio)
+{
+        const struct kvr_point *points = query->points;
+        uint32_t *tokens = router->tokens, at = 0;
+        double end = 0, sum = 0;
+
+        for (uint32_t i = 0; !query->by_tokens && i < router->path.noted_count; i++) {
+                uint32_t point = router->path.noted[i];
+                const struct kvr__note *note = kvr__index_note(router->index, &router->path, point);
+
+                if (!note->tokens || note->tokens < sum || points[point].end <= end)
+                        continue;
+                double slope = (note->tokens - sum) / (points[point].end - end);
+
+                for (; at <= point; at++)
+                        tokens[at] = to_tokens(sum + (points[at].end - end) * slope);
+                end = points[point].end;
+                sum = note->tokens;
+        }
+        if (query->by_tokens)
+                ratio = 1;
+        for (; at < query->point_count; at++)
+                tokens[at] = to_tokens(sum + (points[at].end - end) * ratio);
+}
+
+static void prompt_measure(struct kvr_router *router, const struct query *query, struct choice *choice)
+{
+        double ratio = kvr__model_ratio(&router->models, choice->model);
+
+        router->path.known = router->path.noted_count = 0;
+        if (query->point_count) {
+                kvr__index_find(router->index, query->points, query->point_count, &router->path);
+                tokens_measure(router, query, ratio);
+                choice->prompt_tokens = router->tokens[query->point_count - 1];
+        } else {
+                choice->prompt_tokens = to_tokens(query->units * (query->by_tokens ? 1 : ratio));
+        }
+        if (query->units && !choice->prompt_tokens)
+                choice->prompt_tokens = 1;
+        choice->charge_tokens = choice->prompt_tokens ? choice->prompt_tokens : KVR__UNKNOWN_TOKENS;
+}
+
+/* ---- matches ---- */
+
+/* As an engine counts hits: whole blocks, and never the whole prompt. */
+static uint32_t hit_tokens(const struct kvr__replica *replica, double tokens, uint32_t prompt_tokens)
+{
+        double trust = replica->trust < TRUST_FULL ? replica->trust / TRUST_FULL : 1;
+
+        if (tokens > prompt_tokens - 1.0)
+                tokens = prompt_tokens - 1.0;
+        uint32_t whole = tokens > 0 ? (uint32_t)tokens : 0;
+
+        if (replica->block_tokens > 1)
+                whole -= whole % replica->block_tokens;
+        return trust < 1 ? (uint32_t)(whole * trust) : whole;
+}
+
+/*
+ * Tokens between `points` leading points and the end of the message that follows, where a generated answer would be.
+ * Ends of messages are told from points of the grid by their place: steps of the grid are multiples of its first one.
+ */
+static double room_for_answer(const struct kvr_router *router, const struct query *query, uint32_t points)
+{
+        uint32_t grid = query->by_tokens ? KVR_GRID_MIN_TOKENS : KVR_GRID_MIN_BYTES, at = points;
+
+        while (at + 1 < query->point_count && query->points[at].end % grid == 0)
+                at++;
+        return (double)router->tokens[at] - router->tokens[points - 1];
+}
+
+static void candidate_match(struct kvr_router *router, const struct query *query, const struct choice *choice,
+                            struct kvr__candidate *candidate)
+{
+        struct kvr__replica *replica = candidate->replica;
+        double answer = 0;
+
+        candidate->points = router->depth[replica->lane];
+        if (replica->slots) {
+                struct kvr__slots_match match;
+                struct kvr__slots_ask ask = {query->points, query->point_count,
+                                             (double)choice->prompt_tokens / query->units};
+
+                kvr__slots_match(replica->slots, &ask, &match);
+                candidate->points = match.points;
+                answer = match.answer;
+        } else if (candidate->points && candidate->points < query->point_count) {
+                const struct kvr__note *note =
+                        kvr__index_note(router->index, &router->path, candidate->points - 1);
+
+                if (note && note->answer_lane == replica->lane)
+                        answer = note->answer;
+        }
+        if (!candidate->points)
+                return;
+        double tokens = router->tokens[candidate->points - 1];
+
+        candidate->base_tokens = hit_tokens(replica, tokens, choice->prompt_tokens);
+        candidate->match_tokens = candidate->base_tokens;
+        if (answer > 0 && choice->model && choice->model->answer_yield >= ANSWER_YIELD) {
+                double room = room_for_answer(router, query, candidate->points);
+
+                /* Much more was generated than came back: the beginning of it, reasoning, was left out. */
+                answer = answer > room * ANSWER_EXCESS + NOTABLE_TOKENS ? 0 : fmin(answer, room);
+                candidate->match_tokens = hit_tokens(replica, tokens + answer, choice->prompt_tokens);
+        }
+}
+
+static void candidates_match(struct kvr_router *router, const struct query *query, struct choice *choice)
+{
+        uint32_t words = 0;
+
+        if (!query->point_count)
+                return;
+        for (uint32_t i = 0; i < choice->count; i++) {
+                uint16_t lane = router->candidates[i].replica->lane;
+
+                while (words <= lane / 64U)
+                        router->want[words++] = 0;
+                router->want[lane / 64] |= 1ULL << (lane % 64);
+                router->depth[lane] = 0;
+        }
+        if (router->path.known)
+                kvr__index_depths(router->index, &router->path, router->want, words, router->depth);
+        for (uint32_t i = 0; i < choice->count; i++)
+                candidate_match(router, query, choice, &router->candidates[i]);
+}
+
+/* ---- the view ---- */
+
+static void forks_collect(struct kvr_router *router, struct kvr__view *view)
+{
+        uint32_t first = router->path.noted_count > KVR__FORKS_MAX ? router->path.noted_count - KVR__FORKS_MAX : 0;
+
+        for (uint32_t i = first; i < router->path.noted_count; i++) {
+                uint32_t point = router->path.noted[i];
+                const struct kvr__note *note = kvr__index_note(router->index, &router->path, point);
+
+                if (note->exits <= 0)
+                        continue;
+                double fade = exp(-(view->seen - note->seen) / view->span);
+
+                router->forks[view->fork_count++] =
+                        (struct kvr__fork){point, note->visits * fade, note->exits * fade};
+        }
+        view->forks = router->forks;
+}
+
+static void speeds_fill(struct kvr_router *router, struct kvr__view *view)
+{
+        double sum = 0;
+        uint32_t known = 0;
+
+        for (uint32_t i = 0; i < view->count; i++) {
+                double token_s = view->candidates[i].replica->token_s;
+
+                sum += token_s;
+                known += token_s > 0;
+        }
+        view->token_s = known ? sum / known : router->default_token_s;
+        for (uint32_t i = 0; i < view->count; i++) {
+                struct kvr__candidate *candidate = &view->candidates[i];
+                const struct kvr__replica *replica = candidate->replica;
+
+                candidate->token_s = replica->token_s > 0 ? replica->token_s : view->token_s;
+                candidate->wait_s = kvr__load_wait(replica, candidate->token_s, view->now_ns);
+                view->log_flight += kvr__load_log_flight(replica, view->now_ns) / view->count;
+        }
+}
+
+static uint32_t owner_find(const struct kvr_router *router, const struct query *query, const struct choice *choice)
+{
+        const struct kvr__owner *owner = query->session ? kvr__owners_get(&router->sessions, query->session) : NULL;
+
+        if (!owner || query->now_ns > owner->at_ns + KVR__SESSION_LIFE_NS)
+                return choice->count;
+        for (uint32_t i = 0; i < choice->count; i++)
+                if (router->candidates[i].replica->id == owner->replica)
+                        return i;
+        return choice->count;
+}
+
+static void view_fill(struct kvr_router *router, const struct query *query, struct choice *choice)
+{
+        choice->view = (struct kvr__view){
+                .candidates = router->candidates,
+                .count = choice->count,
+                .prompt_tokens = choice->charge_tokens,
+                .tokens = router->tokens,
+                .points = query->points,
+                .point_count = query->point_count,
+                .seen = choice->model ? choice->model->seen : 1,
+                .span = (double)SPAN_REPLICA * choice->count,
+                .now_ns = query->now_ns,
+                .affinity = query->session,
+                .owner = owner_find(router, query, choice),
+                .env = &router->env,
+        };
+        speeds_fill(router, &choice->view);
+        forks_collect(router, &choice->view);
+}
+
+/* ---- the choice ---- */
+
+/* Of those that are down, the one bothered least: never the one that happens to hold the prefix, again and again. */
+static uint32_t last_resort_choose(const struct kvr__view *view)
+{
+        uint32_t best = 0;
+
+        for (uint32_t i = 1; i < view->count; i++) {
+                const struct kvr__replica *a = view->candidates[i].replica, *b = view->candidates[best].replica;
+
+                if (a->in_flight < b->in_flight || (a->in_flight == b->in_flight && a->decided_ns < b->decided_ns))
+                        best = i;
+        }
+        return best;
+}
+
+static uint32_t pinned_find(const struct kvr__view *view, kvr_replica_id pinned)
+{
+        for (uint32_t i = 0; pinned && i < view->count; i++)
+                if (view->candidates[i].replica->id == pinned)
+                        return i;
+        return view->count;
+}
+
+static enum kvr_reason reason_of(const struct kvr_router *router, const struct kvr_request *request,
+                                 const struct choice *choice, uint32_t best_tokens)
+{
+        const struct kvr__view *view = &choice->view;
+        uint32_t match = view->candidates[choice->chosen].match_tokens;
+        uint32_t notable = view->prompt_tokens / NOTABLE_SHARE;
+
+        if (request->tried_count)
+                return KVR_REASON_RETRY;
+        if (request->pinned && view->candidates[choice->chosen].replica->id == request->pinned)
+                return KVR_REASON_AFFINITY;
+        if (view->count == 1)
+                return KVR_REASON_ONLY;
+        if ((router->policy->by_key && !choice->last_resort) || view->by_session)
+                return KVR_REASON_AFFINITY;
+        if (best_tokens > match + (notable > NOTABLE_TOKENS ? notable : NOTABLE_TOKENS))
+                return KVR_REASON_SPREAD;
+        return kvr__view_useful(view, match) ? KVR_REASON_HIT : KVR_REASON_LOAD;
+}
+
+static void choose(struct kvr_router *router, const struct query *query, struct choice *choice,
+                   struct kvr__policy_state *state, struct kvr_decision *ret)
+{
+        struct kvr__view *view = &choice->view;
+        uint32_t best = 0;
+
+        candidates_collect(router, query, choice);
+        if (choice->status != KVR_OK)
+                return;
+        choice->model = kvr__models_find(&router->models, query->memory);
+        prompt_measure(router, query, choice);
+        candidates_match(router, query, choice);
+        view_fill(router, query, choice);
+        view->state = state;
+        choice->chosen = choice->last_resort ? last_resort_choose(view) : router->policy->choose(view);
+        uint32_t pinned = pinned_find(view, query->request->pinned);
+
+        if (pinned < view->count)
+                choice->chosen = pinned;
+        for (uint32_t i = 0; i < view->count; i++)
+                if (view->candidates[i].match_tokens > best)
+                        best = view->candidates[i].match_tokens;
+        *ret = (struct kvr_decision){
+                .replica = view->candidates[choice->chosen].replica->id,
+                .reason = reason_of(router, query->request, choice, best),
+                .prompt_tokens = choice->prompt_tokens,
+                .match_tokens = view->candidates[choice->chosen].match_tokens,
+                .best_match_tokens = best,
+                .candidate_count = choice->count,
+        };
+}
+
+/* ---- booking ---- */
+
+void kvr__slots_enter(struct kvr__replica *replica, struct kvr_ticket *ticket)
+{
+        struct kvr__slots_ask ask = {ticket->points, ticket->point_count,
+                                     ticket->units ? (double)ticket->prompt_tokens / ticket->units : 0};
+
+        ticket->slots_epoch = replica->slots_epoch;
+        ticket->slot = kvr__slots_start(replica->slots, &ask);
+        ticket->deferred = ticket->slot == KVR__NO_SLOT;
+        if (!ticket->deferred)
+                return;
+        ticket->next_deferred = NULL;
+        if (replica->deferred_tail)
+                replica->deferred_tail->next_deferred = ticket;
+        else
+                replica->deferred_head = ticket;
+        replica->deferred_tail = ticket;
+}
+
+/* One more request passed these points, and left known ground at the last of them. */
+static void visits_count(struct kvr_router *router, const struct kvr__view *view, uint32_t seen)
+{
+        struct kvr__path *path = &router->path;
+
+        for (uint32_t i = 0; i < path->noted_count; i++) {
+                struct kvr__note *note = kvr__index_note(router->index, path, path->noted[i]);
+                float fade = note->seen ? (float)exp(-((double)seen - note->seen) / view->span) : 1;
+
+                note->visits = (note->seen ? note->visits * fade : 1) + 1;
+                note->exits *= fade;
+                note->seen = seen;
+        }
+        if (!path->known)
+                return;
+        bool noted = path->noted_count && path->noted[path->noted_count - 1] == path->known - 1;
+        struct kvr__note *note = kvr__index_note_make(router->index, path, path->known - 1);
+
+        if (!note)
+                return;
+        if (!noted) {
+                /* Whoever made the node passed too. */
+                note->visits = 2;
+                note->seen = seen;
+        }
+        note->exits += 1;
+}
+
+static void residency_book(struct kvr_router *router, struct query *query, const struct choice *choice,
+                           struct kvr_ticket *ticket)
+{
+        struct kvr__replica *replica = ticket->replica;
+        struct kvr__touch touch = {
+                .lane = replica->lane,
+                .owner = ticket->mark,
+                .held = router->depth[replica->lane],
+                .tokens_per_unit = (double)choice->prompt_tokens / query->units,
+        };
+
+        ticket->held = touch.held;
+        ticket->fork = router->path.known;
+        ticket->inserted = kvr__index_touch(router->index, &router->path, ticket->points, ticket->point_count, &touch);
+        if (replica->capacity > 0)
+                kvr__lane_shrink(router->index, replica->lane, (uint64_t)replica->capacity,
+                                 2 * ticket->point_count + EXPLORE_EVICT);
+}
+
+static void book(struct kvr_router *router, struct query *query, const struct choice *choice,
+                 const struct kvr_decision *decision, struct kvr_ticket *ticket)
+{
+        const struct kvr__candidate *chosen = &router->candidates[choice->chosen];
+        struct kvr__replica *replica = chosen->replica;
+        const struct kvr_prompt *prompt = query->request->prompt;
+        struct kvr__model *model = kvr__models_get(&router->models, query->memory);
+        uint32_t best = decision->best_match_tokens;
+
+        model->seen++;
+        if (++router->mark == 0)
+                router->mark = 1;
+        ticket->replica = replica;
+        ticket->epoch = replica->epoch;
+        ticket->mark = router->mark;
+        ticket->reason = decision->reason;
+        ticket->sent_ns = query->now_ns;
+        ticket->model = query->memory;
+        ticket->units = query->units;
+        ticket->by_tokens = query->by_tokens;
+        ticket->measurable = !prompt || (prompt->choices <= 1 && prompt->prompt_count <= 1);
+        ticket->prompt_tokens = choice->prompt_tokens;
+        ticket->match_tokens = chosen->match_tokens;
+        ticket->base_tokens = chosen->base_tokens;
+        ticket->best_tokens = best;
+        ticket->booked_tokens = choice->charge_tokens - chosen->match_tokens;
+        ticket->slot = KVR__NO_SLOT;
+        ticket->trial = replica->state == KVR_TRIAL;
+        replica->trials += ticket->trial;
+        kvr__load_book(replica, ticket);
+        kvr__fleet_work(&router->fleet, replica,
+                        chosen->token_s * (ticket->booked_tokens + (double)KVR__REQUEST_TOKENS), query->now_ns);
+        if (query->session)
+                kvr__owners_put(&router->sessions, query->session, replica->id, query->now_ns);
+        if (query->point_count) {
+                router->lookups++;
+                router->lookups_without_match += best == 0;
+                visits_count(router, &choice->view, model->seen);
+                residency_book(router, query, choice, ticket);
+        }
+        if (replica->slots)
+                kvr__slots_enter(replica, ticket);
+}
+
+/* ---- entry points ---- */
+
+static enum kvr_status refuse(enum kvr_status status, struct kvr_error *err)
+{
+        switch (status) {
+        case KVR_E_NO_MODEL:
+                return kvr__error_set(err, status, 0, "model", "no replica serves this model");
+        case KVR_E_NO_REPLICA:
+                return kvr__error_set(err, status, 0, NULL, "no replica is left that could be tried");
+        case KVR_E_BUSY:
+                return kvr__error_set(err, status, 0, NULL, "every replica is at its limit or asked to be left alone");
+        default:
+                return kvr__error_set(err, status, 0, NULL, "no memory for a ticket");
+        }
+}
+
+/* A blank ticket with the request's points, both without the lock where something has to be allocated or copied. */
+static struct kvr_ticket *ticket_take(struct kvr_router *router, const struct query *query)
+{
+        struct kvr_ticket *ticket;
+
+        kvr__router_lock(router);
+        ticket = kvr__tickets_take(&router->tickets);
+        kvr__router_unlock(router);
+        if (!ticket) {
+                struct kvr__ticket_slab *slab = kvr__ticket_slab_new();
+
+                if (!slab)
+                        return NULL;
+                kvr__router_lock(router);
+                kvr__tickets_add(&router->tickets, slab);
+                ticket = kvr__tickets_take(&router->tickets);
+                kvr__router_unlock(router);
+        }
+        *ticket = (struct kvr_ticket){
+                .router = router,
+                .points = ticket->points,
+                .point_room = ticket->point_room,
+        };
+        if (kvr__ticket_set_points(ticket, query->points, query->point_count))
+                return ticket;
+        kvr__router_lock(router);
+        kvr__tickets_give(&router->tickets, ticket);
+        kvr__router_unlock(router);
+        return NULL;
+}
+
+enum kvr_status kvr_decide(struct kvr_router *router, const struct kvr_request *request,
+                           struct kvr_decision *ret_decision, struct kvr_ticket **ret_ticket, struct kvr_error *err)
+{
+        struct query query = query_make(router, request);
+        struct choice choice = {0};
+        struct kvr_ticket *ticket = ticket_take(router, &query);
+
+        if (!ticket)
+                return refuse(KVR_E_NOMEM, err);
+        kvr__router_lock(router);
+        /* Before the look-up, which it would void. */
+        kvr__index_reclaim(router->index, KVR__RECLAIM_STEP);
+        choose(router, &query, &choice, &router->policy_state, ret_decision);
+        if (choice.status == KVR_OK) {
+                book(router, &query, &choice, ret_decision, ticket);
+                *ret_ticket = ticket;
+        } else {
+                kvr__tickets_give(&router->tickets, ticket);
+        }
+        kvr__router_unlock(router);
+        if (choice.status == KVR_OK)
+                return KVR_OK;
+        if (choice.status == KVR_E_BUSY)
+                ret_decision->retry_after_ns = choice.retry_after_ns;
+        return refuse(choice.status, err);
+}
+
+enum kvr_status kvr_explain(struct kvr_router *router, const struct kvr_request *request,
+                            struct kvr_decision *ret_decision, struct kvr_candidate *ret_candidates, size_t max,
+                            size_t *ret_count, struct kvr_error *err)
+{
+        struct query query = query_make(router, request);
+        struct choice choice = {0};
+
+        kvr__router_lock(router);
+        struct kvr__policy_state state = router->policy_state;
+
+        choose(router, &query, &choice, &state, ret_decision);
+        if (choice.status == KVR_OK) {
+                for (size_t i = 0; i < choice.count && i < max; i++) {
+                        const struct kvr__candidate *candidate = &router->candidates[i];
+
+                        ret_candidates[i] = (struct kvr_candidate){
+                                .replica = candidate->replica->id,
+                                .match_tokens = candidate->match_tokens,
+                                .wait_s = candidate->wait_s,
+                                .own_s = candidate->own_s,
+                                .toll_s = candidate->toll_s,
+                                .cost_s = candidate->cost_s,
+                        };
+                }
+                *ret_count = choice.count;
+        }
+        kvr__router_unlock(router);
+        if (choice.status == KVR_OK)
+                return KVR_OK;
+        if (choice.status == KVR_E_BUSY)
+                ret_decision->retry_after_ns = choice.retry_after_ns;
+        return refuse(choice.status, err);
+}

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Look-ups in the cache index: the known part of a chain, and how much of it each lane holds. */
+#include <string.h>
+
+#include "index_int.h"
+
+#define SPLIT_DEPTH 14 /* halvings of the longest chain, and one */
+
+static bool node_is(const struct kvr__index *index, uint32_t number, uint64_t key)
+{
+        const struct node *node = node_at(index, number);
+
+        return node->key == key && (node->size & NODE_LIVE);
+}
+
+/* Looks `count` keys up with their cache misses overlapping. Returns how many leading ones are known. */
+static uint32_t find_batch(const struct kvr__index *index, const struct kvr_point *points, uint32_t count,
+                           uint32_t *ret_nodes)
+{
+        const uint32_t *buckets[FIND_BATCH];
+
+        for (uint32_t i = 0; i < count; i++) {
+                buckets[i] = bucket_of(&index->by_key, key_hash(points[i].key));
+                __builtin_prefetch(buckets[i]);
+        }
+        for (uint32_t i = 0; i < count; i++)
+                if (*buckets[i])
+                        __builtin_prefetch(node_at(index, *buckets[i]));
+        for (uint32_t i = 0; i < count; i++) {
+                uint32_t number = *buckets[i];
+
+                while (number && node_at(index, number)->key != points[i].key)
+                        number = node_at(index, number)->chain;
+                if (!number)
+                        return i;
+                ret_nodes[i] = number;
+        }
+        return count;
+}
+
+void kvr__index_find(const struct kvr__index *index, const struct kvr_point *points, uint32_t count,
+                     struct kvr__path *ret_path)
+{
+        uint32_t known = 0, batch = 1, noted = 0;
+
+        while (known < count) {
+                uint32_t guess = known ? ret_path->nodes[known - 1] + 1 : 0;
+
+                if (guess && guess < index->nodes.fresh && node_is(index, guess, points[known].key)) {
+                        ret_path->nodes[known++] = guess;
+                        batch = 1;
+                        continue;
+                }
+                uint32_t left = count - known, ask = batch < left ? batch : left;
+                uint32_t got = find_batch(index, points + known, ask, ret_path->nodes + known);
+
+                known += got;
+                if (got < ask)
+                        break;
+                batch = batch < FIND_BATCH ? batch * 2 : FIND_BATCH;
+        }
+        for (uint32_t i = 0; i < known; i++)
+                if (node_at(index, ret_path->nodes[i])->note)
+                        ret_path->noted[noted++] = (uint16_t)i;
+        ret_path->known = known;
+        ret_path->noted_count = noted;
+}
+
+/* ret = set ∩ holders of the node; tells whether that is all of the set, none, or some. */
+enum part { PART_NONE, PART_SOME, PART_ALL };
+
+static enum part set_meet(const struct kvr__index *index, uint32_t number, const uint64_t *set, uint32_t words,
+                          uint64_t *ret)
+{
+        const struct node *node = node_at(index, number);
+        uint64_t some = 0, missing = 0;
+
+        memset(ret, 0, words * sizeof(*ret));
+        if (!(node->size & NODE_SHARED)) {
+                uint16_t lane = pair_at(index, node->holder)->lane;
+
+                if (lane / 64 < words)
+                        ret[lane / 64] = set[lane / 64] & 1ULL << (lane % 64);
+        } else {
+                for (uint32_t at = node->holder; at; at = chunk_at(index, at)->next) {
+                        const struct chunk *chunk = chunk_at(index, at);
+
+                        if (chunk->word < words)
+                                ret[chunk->word] = set[chunk->word] & chunk->bits;
+                }
+        }
+        for (uint32_t w = 0; w < words; w++) {
+                some |= ret[w];
+                missing |= set[w] & ~ret[w];
+        }
+        return !some ? PART_NONE : missing ? PART_SOME : PART_ALL;
+}
+
+static void depth_assign(const uint64_t *set, uint32_t words, uint32_t depth, uint32_t *ret_depth)
+{
+        for (uint32_t w = 0; w < words; w++)
+                for (uint64_t bits = set[w]; bits; bits &= bits - 1)
+                        ret_depth[w * 64 + (uint32_t)__builtin_ctzll(bits)] = depth;
+}
+
+/*
+ * Everyone in `set` holds at least `low` and at most `high` points. Holders of a deeper point hold all before it, so a
+ * stretch at whose end the set is still whole need not be looked into. `level` rooms of words below `room` are free.
+ */
+static void depth_split(const struct kvr__index *index, const struct kvr__path *path, uint64_t *set, uint32_t words,
+                        uint32_t low, uint32_t high, uint64_t *room, uint32_t *ret_depth)
+{
+        while (low < high) {
+                uint32_t middle = low + (high - low + 1) / 2;
+                enum part part = set_meet(index, path->nodes[middle - 1], set, words, room);
+
+                if (part == PART_NONE) {
+                        high = middle - 1;
+                } else if (part == PART_ALL) {
+                        low = middle;
+                } else {
+                        for (uint32_t w = 0; w < words; w++)
+                                set[w] &= ~room[w];
+                        depth_split(index, path, room, words, middle, high, room + words, ret_depth);
+                        high = middle - 1;
+                }
+        }
+        depth_assign(set, words, low, ret_depth);
+}
+
+void kvr__index_depths(const struct kvr__index *index, const struct kvr__path *path, const uint64_t *want,
+                       uint32_t words, uint32_t *ret_depth)
+{
+        uint64_t rooms[(SPLIT_DEPTH + 1) * KVR__LANE_WORDS];
+
+        memcpy(rooms, want, words * sizeof(*want));
+        depth_split(index, path, rooms, words, 0, path->known, rooms + words, ret_depth);
+}
+
+/* ---- notes ---- */
+
+struct kvr__note *kvr__index_note(const struct kvr__index *index, const struct kvr__path *path, uint32_t point)
+{
+        uint32_t note = node_at(index, path->nodes[point])->note;
+
+        return note ? kvr__pool_at(&index->notes, note) : NULL;
+}
+
+static struct kvr__note *note_make(struct kvr__index *index, struct node *node)
+{
+        /* A sixteenth of the budget at most: they are advice, and entries are what advice is about. */
+        if (!node->note && !kvr__pool_ready(&index->notes) &&
+            (uint64_t)kvr__pool_room(&index->notes) * sizeof(struct kvr__note) > index->budget.bytes_max / 16)
+                return NULL;
+        if (!node->note) {
+                node->note = kvr__pool_take(&index->notes);
+                if (!node->note)
+                        return NULL;
+                struct kvr__note *note = kvr__pool_at(&index->notes, node->note);
+
+                *note = (struct kvr__note){.answer_lane = KVR__NO_LANE};
+                index->note_count++;
+        }
+        return kvr__pool_at(&index->notes, node->note);
+}
+
+struct kvr__note *kvr__index_note_make(struct kvr__index *index, const struct kvr__path *path, uint32_t point)
+{
+        return note_make(index, node_at(index, path->nodes[point]));
+}
+
+struct kvr__note *kvr__index_note_of_key(struct kvr__index *index, uint64_t key, bool make)
+{
+        uint32_t number = kvr__node_find(index, key);
+
+        if (!number)
+                return NULL;
+        struct node *node = node_at(index, number);
+
+        if (!node->note && !make)
+                return NULL;
+        return note_make(index, node);
+}

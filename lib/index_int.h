@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside of the cache index; see index.h for the idea. Included by index*.c and their tests only. */
+#ifndef KVROUTE_LIB_INDEX_INT_H
+#define KVROUTE_LIB_INDEX_INT_H
+
+#include "index.h"
+
+#define NODE_SHARED     0x80000000U /* holder is a set, not a pair */
+#define NODE_LIVE       0x40000000U
+#define NODE_SIZE       0x00ffffffU /* tokens between the point before and this one */
+#define LOST_PLACES     2048        /* fingerprints of lost keys a lane remembers */
+#define LOST_SAMPLE(k)  ((k) >> 61 == 0)
+#define FIND_BATCH      16          /* hash look-ups in flight at once */
+#define ROOM_ATTEMPTS   64          /* evictions that one insertion may cause before it gives up */
+#define VICTIM_LIFETIME 256         /* evictions until the longest lane is looked for again */
+
+/* Four-byte alignment, so that a node has 28 bytes. */
+typedef uint64_t node_key __attribute__((aligned(4)));
+
+/* Items of a pool lend their first four bytes to its free list: no field that tells live from dead may be first. */
+struct node {
+        uint32_t chain; /* next in the same bucket */
+        uint32_t back;  /* the one before in it, 0 for the first: evicted nodes are at the far end of long-grown chains */
+        node_key key;
+        uint32_t holder;
+        uint32_t size; /* NODE_SIZE and flags */
+        uint32_t note;
+};
+
+struct pair {
+        uint32_t chain; /* next in the same bucket, for pairs of shared nodes */
+        uint32_t node;
+        uint32_t prev, next; /* order of the lane: prev is more recent */
+        uint16_t lane;       /* KVR__NO_LANE in a free one */
+        uint16_t owner;
+};
+
+/* Sixty-four lanes of a set of holders. */
+struct chunk {
+        uint32_t next;
+        uint16_t word;
+        uint16_t unused;
+        uint64_t bits;
+};
+
+/*
+ * Linear hashing: buckets 0..count-1 are in use, and each insertion may split one, so that the table grows with the
+ * content in steps of bounded cost and never has to be rebuilt.
+ */
+struct buckets {
+        struct kvr__pool pool;
+        uint32_t count;
+        uint32_t mask; /* count rounded up to a power of two, minus one */
+};
+
+enum lane_state { LANE_FREE, LANE_OPEN, LANE_CLOSED };
+
+struct lane {
+        uint32_t head, tail;
+        uint32_t pairs;
+        uint16_t state;
+        uint16_t next_closed;
+        uint64_t tokens;
+        uint16_t *lost; /* LOST_PLACES fingerprints, or NULL until something was lost */
+};
+
+struct kvr__index {
+        struct kvr__budget budget;
+        struct kvr__pool nodes, pairs, chunks, notes;
+        struct buckets by_key, by_holder;
+        struct lane *lanes;
+        uint32_t lane_room, lanes_open, lanes_closed;
+        uint16_t closed_head;
+        uint16_t victim; /* the longest lane when last looked for */
+        uint32_t victim_left;
+        uint64_t node_count, pair_count, closed_pairs, shared_pairs, note_count, evictions;
+};
+
+static inline struct node *node_at(const struct kvr__index *index, uint32_t number)
+{
+        return kvr__pool_at(&index->nodes, number);
+}
+
+/* Asks for a node's memory, if it is one. */
+static inline void node_prefetch(const struct kvr__index *index, uint32_t number)
+{
+        if (number)
+                __builtin_prefetch(node_at(index, number), 1);
+}
+
+static inline struct pair *pair_at(const struct kvr__index *index, uint32_t number)
+{
+        return kvr__pool_at(&index->pairs, number);
+}
+
+static inline struct chunk *chunk_at(const struct kvr__index *index, uint32_t number)
+{
+        return kvr__pool_at(&index->chunks, number);
+}
+
+static inline uint32_t key_hash(uint64_t key)
+{
+        return (uint32_t)((key * 0x9e3779b97f4a7c15ULL) >> 32);
+}
+
+static inline uint32_t holder_hash(uint32_t node, uint16_t lane)
+{
+        return (uint32_t)((((uint64_t)node << 16 | lane) * 0xd6e8feb86659fd93ULL) >> 32);
+}
+
+static inline uint32_t *bucket_of(const struct buckets *buckets, uint32_t hash)
+{
+        uint32_t at = hash & buckets->mask;
+
+        if (at >= buckets->count)
+                at &= buckets->mask >> 1;
+        return kvr__pool_at(&buckets->pool, at);
+}
+
+/* Does the node know this lane as a holder? */
+bool kvr__node_has(const struct kvr__index *index, const struct node *node, uint16_t lane);
+/* The pair of a node and a lane, or 0. `guess` is looked at first. */
+uint32_t kvr__pair_find(const struct kvr__index *index, uint32_t node, uint16_t lane, uint32_t guess);
+/* Number of the node with that key, or 0. */
+uint32_t kvr__node_find(const struct kvr__index *index, uint64_t key);
+/* A live node without holders; 0 when there is no room. */
+uint32_t kvr__node_make(struct kvr__index *index, uint64_t key, uint32_t size);
+void kvr__node_drop(struct kvr__index *index, uint32_t number);
+/* Makes a pair a holder of its node; false when there is no room. */
+bool kvr__holder_add(struct kvr__index *index, uint32_t pair);
+/* The reverse; a node without holders is dropped. */
+void kvr__holder_drop(struct kvr__index *index, uint32_t pair);
+
+#endif

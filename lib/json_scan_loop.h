@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The loop of a vector scanner, included once per instruction set by json_scan_x86.c. Before each inclusion
+ * that file defines SCAN_NAME, SCAN_TARGET and, for 64 bytes at a time, struct SCAN_TABLES,
+ * SCAN_TABLES_INIT(tables)   vectors that stay the same struct SCAN_BLOCK, SCAN_LOAD(block, src)       the
+ * bytes, in registers SCAN_QUOTES, SCAN_SLASHES, SCAN_CONTROLS (block, tables)   one bit per byte
+ *     SCAN_ODD(block, tables)                        the same for bytes that are control characters or not
+ * ASCII SCAN_SHORT(block, tables)                      the same for letters of short escapes, but not the
+ * quote struct SCAN_UTF8, SCAN_UTF8_BLOCK(state, block, pos), SCAN_UTF8_RESET(state), SCAN_UTF8_BAD(state,
+ * data, start, end)
+ */
+
+SCAN_TARGET struct kvr__scan SCAN_NAME(const unsigned char *data, uint32_t pos, uint32_t len) {
+        struct SCAN_UTF8 utf8 = {0};
+        struct SCAN_TABLES tables;
+        uint32_t start = pos, flags = 0;
+        uint64_t carry = 0; /* 1: the block's first byte is escaped by the backslash before it */
+
+        SCAN_TABLES_INIT(&tables);
+        while (len - pos >= 64) {
+                struct SCAN_BLOCK block;
+                uint64_t quotes, slashes, odd, stop;
+                uint64_t long_escapes = 0; /* bytes behind a backslash that are not of the short escapes */
+
+                SCAN_LOAD(&block, data + pos);
+                quotes = SCAN_QUOTES(&block, &tables);
+                slashes = SCAN_SLASHES(&block, &tables);
+                odd = SCAN_ODD(&block, &tables);
+                stop = quotes;
+                if (slashes | carry) {
+                        uint64_t escaped = escaped_bytes(slashes, &carry);
+
+                        stop &= ~escaped;
+                        long_escapes = escaped & ~(SCAN_SHORT(&block, &tables) | quotes);
+                }
+                /* The common case: text and short escapes only. */
+                if (__builtin_expect(!(stop | long_escapes | odd | utf8.open), 1)) {
+                        pos += 64;
+                        continue;
+                }
+                if (odd | utf8.open) {
+                        SCAN_UTF8_BLOCK(&utf8, &block, pos);
+                        stop |= SCAN_CONTROLS(&block, &tables);
+                }
+                long_escapes &= (stop - 1) & ~stop; /* in front of the stop only */
+                if (long_escapes) {
+                        pos += (uint32_t)__builtin_ctzll(long_escapes) - 1;
+                        pos = kvr__scan_escapes(data, pos, len, &flags);
+                        if (flags & KVR__SCAN_ERROR)
+                                return (struct kvr__scan){pos, flags};
+                        carry = 0;
+                        SCAN_UTF8_RESET(&utf8);
+                } else if (stop) {
+                        pos += (uint32_t)__builtin_ctzll(stop);
+                        if (data[pos] != '"')
+                                return (struct kvr__scan){pos, flags | KVR__SCAN_ERROR};
+                        if (SCAN_UTF8_BAD(&utf8, data, start, pos))
+                                flags |= KVR__SCAN_BAD_UTF8;
+                        return (struct kvr__scan){pos, flags};
+                } else {
+                        pos += 64;
+                }
+        }
+        return scan_tail(data, start, pos, len,
+                         flags | (SCAN_UTF8_BAD(&utf8, data, start, pos) ? SUSPECT : 0), carry);
+}
+
+#undef SCAN_NAME
+#undef SCAN_TARGET
+#undef SCAN_BLOCK
+#undef SCAN_LOAD
+#undef SCAN_ODD
+#undef SCAN_TABLES
+#undef SCAN_TABLES_INIT
+#undef SCAN_QUOTES
+#undef SCAN_SLASHES
+#undef SCAN_CONTROLS
+#undef SCAN_SHORT
+#undef SCAN_UTF8
+#undef SCAN_UTF8_BLOCK
+#undef SCAN_UTF8_RESET
+#undef SCAN_UTF8_BAD

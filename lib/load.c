@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The books of a replica, and the seconds that follow from them. */
+#include <math.h>
+
+#include "fleet.h"
+#include "ticket.h"
+
+#define MEAN_STEP          (1.0 / 16)
+#define KV_FULL            0.95 /* at this share of referenced cache a waiting request waits for another to end */
+#define STAY_S_MIN         0.25 /* a request's stay while none was seen to end */
+#define SPEED_TOKENS_MIN   16   /* what fewer tokens take is overhead */
+#define SPEED_KEEP         (1 - 1.0 / 64)
+#define SPEED_SETTLED      8 /* samples after which outliers are bounded */
+#define SPEED_OUTLIER      8.0
+
+/* ---- books ---- */
+
+static void prefill_unlink(struct kvr__replica *replica, struct kvr_ticket *ticket)
+{
+        if (ticket->prev)
+                ticket->prev->next = ticket->next;
+        else
+                replica->prefill_head = ticket->next;
+        if (ticket->next)
+                ticket->next->prev = ticket->prev;
+        else
+                replica->prefill_tail = ticket->prev;
+        ticket->prev = ticket->next = NULL;
+        replica->prefilling--;
+        replica->booked_tokens -= ticket->booked_tokens;
+}
+
+static void flight_set(struct kvr__replica *replica, uint32_t in_flight)
+{
+        replica->in_flight = in_flight;
+        replica->log_flight = log1p(in_flight);
+}
+
+void kvr__load_book(struct kvr__replica *replica, struct kvr_ticket *ticket)
+{
+        ticket->next = NULL;
+        ticket->prev = replica->prefill_tail;
+        if (replica->prefill_tail)
+                replica->prefill_tail->next = ticket;
+        else
+                replica->prefill_head = ticket;
+        replica->prefill_tail = ticket;
+        replica->prefilling++;
+        replica->booked_tokens += ticket->booked_tokens;
+        replica->decisions++;
+        replica->decided_ns = ticket->sent_ns;
+        replica->mean_uncached += replica->mean_uncached > 0
+                                          ? (ticket->booked_tokens - replica->mean_uncached) * MEAN_STEP
+                                          : ticket->booked_tokens;
+        flight_set(replica, replica->in_flight + 1);
+}
+
+bool kvr__load_first_token(struct kvr__replica *replica, struct kvr_ticket *ticket, uint64_t now_ns)
+{
+        if (ticket->first_token)
+                return false;
+        uint64_t from = ticket->sent_ns > replica->first_token_ns ? ticket->sent_ns : replica->first_token_ns;
+
+        ticket->first_token = true;
+        ticket->first_ns = now_ns;
+        ticket->busy_s = now_ns > from ? (double)(now_ns - from) / 1e9 : 0;
+        if (now_ns > replica->first_token_ns)
+                replica->first_token_ns = now_ns;
+        prefill_unlink(replica, ticket);
+        return true;
+}
+
+void kvr__load_release(struct kvr__replica *replica, struct kvr_ticket *ticket)
+{
+        if (!ticket->first_token)
+                prefill_unlink(replica, ticket);
+        flight_set(replica, replica->in_flight - 1);
+}
+
+/* ---- what the engine says ---- */
+
+static double known(double figure)
+{
+        return figure >= 0 && isfinite(figure) ? figure : NAN;
+}
+
+static double excess(double all, double own)
+{
+        return isnan(all) ? NAN : all > own ? all - own : 0;
+}
+
+void kvr__load_report(struct kvr__replica *replica, const struct kvr_load_report *report)
+{
+        replica->report = (struct kvr_load_report){
+                .at_ns = report->at_ns,
+                .running = known(report->running),
+                .waiting = known(report->waiting),
+                .kv_usage = known(report->kv_usage),
+                .waiting_tokens = known(report->waiting_tokens),
+        };
+        report = &replica->report;
+        /* What waits there beyond our own requests is somebody else's: another router, or a client of its own. */
+        replica->foreign_waiting = excess(report->waiting, replica->prefilling);
+        replica->foreign_flight = excess(report->waiting + report->running, replica->in_flight);
+        replica->foreign_tokens = excess(report->waiting_tokens, (double)replica->booked_tokens);
+        if (isnan(replica->foreign_tokens) && !isnan(replica->foreign_waiting)) {
+                double mean = replica->mean_uncached > 0 ? replica->mean_uncached : KVR__UNKNOWN_TOKENS;
+
+                replica->foreign_tokens = replica->foreign_waiting * mean;
+        }
+}
+
+bool kvr__load_report_fresh(const struct kvr__replica *replica, uint64_t now_ns)
+{
+        return replica->report.at_ns && now_ns < replica->report.at_ns + KVR__REPORT_LIFE_NS;
+}
+
+/* ---- seconds ---- */
+
+/*
+ * Tokens of the oldest prompt still ahead of a new one. It is taken to shrink as time goes by; when it is overdue our
+ * figures for it were wrong, and it counts again, up to its full size, instead of making a slow replica look idle.
+ */
+static double head_tokens_done(const struct kvr__replica *replica, double token_s, uint64_t now_ns)
+{
+        const struct kvr_ticket *head = replica->prefill_head;
+
+        if (!head)
+                return 0;
+        uint64_t from = head->sent_ns > replica->first_token_ns ? head->sent_ns : replica->first_token_ns;
+        double done = now_ns > from ? (double)(now_ns - from) / 1e9 / token_s : 0;
+        double all = head->booked_tokens;
+
+        if (done > all)
+                done = 2 * all - done;
+        return done > 0 ? done : 0;
+}
+
+double kvr__load_wait(const struct kvr__replica *replica, double token_s, uint64_t now_ns)
+{
+        double tokens = (double)replica->booked_tokens - head_tokens_done(replica, token_s, now_ns) +
+                        (double)KVR__REQUEST_TOKENS * replica->in_flight;
+        double stay_s = replica->mean_total_s > STAY_S_MIN ? replica->mean_total_s : STAY_S_MIN;
+        double wait_s = 0;
+
+        if (kvr__load_report_fresh(replica, now_ns)) {
+                const struct kvr_load_report *report = &replica->report;
+
+                if (replica->foreign_tokens > 0)
+                        tokens += replica->foreign_tokens;
+                if (report->kv_usage >= KV_FULL && report->waiting > 0)
+                        wait_s += report->waiting * stay_s / (report->running > 1 ? report->running : 1);
+        }
+        if (replica->slots && replica->in_flight >= kvr__slots_count(replica->slots)) {
+                uint32_t count = kvr__slots_count(replica->slots);
+
+                wait_s += stay_s * (replica->in_flight - count + 1) / count;
+        }
+        return wait_s + tokens * token_s;
+}
+
+double kvr__load_log_flight(const struct kvr__replica *replica, uint64_t now_ns)
+{
+        if (replica->foreign_flight > 0 && kvr__load_report_fresh(replica, now_ns))
+                return log1p(replica->in_flight + replica->foreign_flight);
+        return replica->log_flight;
+}
+
+double kvr__load_ramp(const struct kvr__replica *replica, uint64_t now_ns)
+{
+        uint64_t age = now_ns > replica->ready_since_ns ? now_ns - replica->ready_since_ns : 0;
+
+        return age < KVR__RAMP_NS ? 1 - (double)age / (double)KVR__RAMP_NS : 0;
+}
+
+void kvr__speed_learn(struct kvr__replica *replica, double uncached, double seconds)
+{
+        struct kvr__speed *speed = &replica->speed;
+
+        if (uncached < SPEED_TOKENS_MIN || seconds <= 0)
+                return;
+        if (speed->samples >= SPEED_SETTLED) {
+                double expected = uncached * replica->token_s;
+
+                seconds = seconds > expected * SPEED_OUTLIER   ? expected * SPEED_OUTLIER
+                          : seconds < expected / SPEED_OUTLIER ? expected / SPEED_OUTLIER
+                                                               : seconds;
+        }
+        speed->seconds = speed->seconds * SPEED_KEEP + seconds;
+        speed->tokens = speed->tokens * SPEED_KEEP + uncached;
+        if (speed->samples < UINT32_MAX)
+                speed->samples++;
+        replica->token_s = speed->seconds / speed->tokens;
+}

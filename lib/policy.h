@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A policy turns candidates into a choice. To add one: a file policy_NAME.c with one `choose` function, and one line in
+ * policy_table.c.
+ */
+#ifndef KVROUTE_LIB_POLICY_H
+#define KVROUTE_LIB_POLICY_H
+
+#include "kvroute/router.h"
+
+#include "fleet.h"
+
+/* A replica that may be chosen now. */
+struct kvr__candidate {
+        struct kvr__replica *replica;
+        uint32_t points;        /* leading points of the prompt that it has */
+        uint32_t base_tokens;   /* the tokens of these, as its engine would count a hit */
+        uint32_t match_tokens;  /* the same with generated answers in between */
+        double token_s;         /* seconds to prefill a token: learned, or the mean of the others */
+        double wait_s;          /* before the prefill could start */
+        double own_s, toll_s, cost_s; /* filled by policies that price, NAN otherwise */
+};
+
+/* A point at which prompts went different ways. */
+struct kvr__fork {
+        uint32_t point;
+        double visits, exits; /* faded numbers of requests that passed, that left here */
+};
+
+/* What one policy remembers between decisions. */
+struct kvr__policy_state {
+        uint64_t turn;
+};
+
+struct kvr__view {
+        struct kvr__candidate *candidates;
+        uint32_t count;          /* at least 1 */
+        uint32_t prompt_tokens;  /* at least 1 */
+        const uint32_t *tokens;  /* of the prefix up to each point */
+        const struct kvr_point *points;
+        uint32_t point_count;
+        const struct kvr__fork *forks; /* rising */
+        uint32_t fork_count;
+        double seen;       /* requests for this model, the clock of the forks' visits */
+        double span;       /* requests over which visits fade */
+        double token_s;    /* mean over the candidates */
+        double log_flight; /* mean over the candidates of ln(1 + requests in flight) */
+        uint64_t now_ns;
+        uint64_t affinity; /* hash of the session key, 0 without */
+        uint32_t owner;    /* the candidate that last served that session; `count` if none */
+        bool by_session;   /* set by the policy: the session decided */
+        const struct kvr_env *env;
+        struct kvr__policy_state *state;
+};
+
+struct kvr__policy {
+        const char *name, *help;
+        /* The number of the chosen candidate. */
+        uint32_t (*choose)(struct kvr__view *view);
+        bool by_key; /* it goes by a hash, not by what is cached */
+};
+
+const struct kvr__policy *kvr__policy_find(const char *name);
+const struct kvr__policy *kvr__policy_at(size_t number);
+
+/* Is a match of so many tokens worth speaking of for this prompt? */
+static inline bool kvr__view_useful(const struct kvr__view *view, uint32_t tokens)
+{
+        return tokens >= 16 && tokens >= view->prompt_tokens / 20;
+}
+
+/* Least of a figure; ties go to the least recent work, then to the lowest number. */
+struct kvr__least {
+        uint32_t at;
+        double figure, work;
+};
+static inline void kvr__least_try(struct kvr__least *least, uint32_t at, double figure, double work)
+{
+        double near = 1e-12 + 1e-12 * (figure > 0 ? figure : 0);
+
+        if (figure > least->figure + near)
+                return;
+        if (figure > least->figure - near && work >= least->work)
+                return;
+        *least = (struct kvr__least){at, figure, work};
+}
+#define KVR__LEAST_NONE ((struct kvr__least){0, __builtin_inf(), __builtin_inf()})
+
+uint32_t kvr__choose_kv(struct kvr__view *view);
+uint32_t kvr__choose_round_robin(struct kvr__view *view);
+uint32_t kvr__choose_random(struct kvr__view *view);
+uint32_t kvr__choose_least_requests(struct kvr__view *view);
+uint32_t kvr__choose_least_tokens(struct kvr__view *view);
+uint32_t kvr__choose_power_of_two(struct kvr__view *view);
+uint32_t kvr__choose_consistent_hash(struct kvr__view *view);
+uint32_t kvr__choose_longest_prefix(struct kvr__view *view);
+
+#endif

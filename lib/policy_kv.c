@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kv: the replica on which the request costs least, in seconds:
+ *
+ *     cost = wait + own prefill + toll
+ *     own  = speed of the replica * (prompt - match), a copy that is due counting as a match
+ *     toll = (G - 1) * mean speed * (prompt - match), a copy that is allowed counting as a match
+ *
+ * G is the geometric mean over the candidates of 1 + requests in flight. A second of prefill is paid by this request and
+ * by those who wait, and G - 1 is how many those are on an average replica: on an idle fleet the rule just looks for the
+ * soonest start, on a busy one it hardly ever recomputes what somebody holds.
+ *
+ * A prefix at which prompts part (a trunk) deserves copies in proportion to the demand for it. As long as it has fewer, a
+ * copy is free; up to twice as many it costs only the request's own time. Without this a popular prefix would jam its
+ * holders, G would grow, and copying would look ever dearer. The mean is geometric because one idle replica keeps that low.
+ */
+#include <math.h>
+
+#include "policy.h"
+
+#define FORK_EXITS    4   /* fewer departures are a session that grows, not a shared prefix */
+#define SHARE_DUE     1.0 /* copies up to this part of the demand are free */
+#define SHARE_ALLOWED 2.0 /* and up to this one cost no toll */
+#define SEEN_MIN      8   /* requests per replica before demand is measured against less than that */
+#define SPEED_ALIKE   0.15 /* learned speeds that differ by less are no reason to prefer a replica */
+#define MEDIAN_SAMPLE 64 /* replicas that a median is taken of */
+#define SESSION_WORTH 0.5 /* part of the unknown rest of a prompt that its session's last replica is hoped to have */
+
+static uint32_t copies_of(const struct kvr__view *view, uint32_t point)
+{
+        uint32_t copies = 0;
+
+        for (uint32_t i = 0; i < view->count; i++)
+                copies += view->candidates[i].points > point;
+        return copies;
+}
+
+/* How many leading tokens are due to be copied, and how many are allowed to. */
+static void trunk_find(const struct kvr__view *view, uint32_t *ret_due, uint32_t *ret_allowed)
+{
+        double seen = fmax(fmin(view->seen, view->span), (double)SEEN_MIN * view->count);
+
+        *ret_due = *ret_allowed = 0;
+        for (uint32_t i = view->fork_count; i-- > 0 && !*ret_due;) {
+                const struct kvr__fork *fork = &view->forks[i];
+
+                if (fork->exits < FORK_EXITS)
+                        continue;
+                double share = view->count * fork->visits / seen;
+                uint32_t copies = copies_of(view, fork->point);
+                uint32_t tokens = view->tokens[fork->point];
+
+                if (!copies)
+                        continue;
+                if (copies < SHARE_DUE * share)
+                        *ret_due = tokens;
+                if (copies < SHARE_ALLOWED * share && !*ret_allowed)
+                        *ret_allowed = tokens;
+        }
+}
+
+/* Median of a few figures, which are reordered. */
+static double median_of(double *figures, uint32_t count)
+{
+        for (uint32_t i = 1; i < count; i++) {
+                double figure = figures[i];
+                uint32_t at = i;
+
+                for (; at > 0 && figures[at - 1] > figure; at--)
+                        figures[at] = figures[at - 1];
+                figures[at] = figure;
+        }
+        return figures[count / 2];
+}
+
+/*
+ * A replica that has just come up looks idle, and its first requests are slow. It counts as busy as the median of the
+ * others on top of its own load, less and less so during its first half minute: it gets about its share, not everything.
+ * When all are new, as after a start, nobody is spared.
+ */
+static void newcomers_spare(struct kvr__view *view)
+{
+        double figures[MEDIAN_SAMPLE];
+        uint32_t grown = 0, met = 0, n = 0;
+
+        for (uint32_t i = 0; i < view->count; i++)
+                grown += kvr__load_ramp(view->candidates[i].replica, view->now_ns) <= 0;
+        if (!grown || grown == view->count)
+                return;
+        uint32_t step = (grown + MEDIAN_SAMPLE - 1) / MEDIAN_SAMPLE;
+
+        for (uint32_t i = 0; i < view->count; i++)
+                if (kvr__load_ramp(view->candidates[i].replica, view->now_ns) <= 0 && met++ % step == 0)
+                        figures[n++] = view->candidates[i].wait_s;
+        double median = median_of(figures, n);
+
+        for (uint32_t i = 0; i < view->count; i++)
+                view->candidates[i].wait_s +=
+                        kvr__load_ramp(view->candidates[i].replica, view->now_ns) * median;
+}
+
+/* Tokens of the prompt that would have to be computed, given how many count as present. */
+static double missing(const struct kvr__view *view, uint32_t match, uint32_t present)
+{
+        uint32_t have = match > present ? match : present;
+
+        return have < view->prompt_tokens ? view->prompt_tokens - have : 0;
+}
+
+/*
+ * Ties are common: an idle fleet, a new prompt. Speeds are learned and never quite equal, so replicas of nearly the speed
+ * of the cheapest one are compared as if they had just that; otherwise whichever was measured fastest would get
+ * everything. Ties go to the least recent work.
+ */
+static uint32_t ties_resolve(const struct kvr__view *view, const struct kvr__least *least)
+{
+        double token_s = view->candidates[least->at].token_s;
+        struct kvr__least best = *least;
+
+        for (uint32_t i = 0; i < view->count; i++) {
+                const struct kvr__candidate *candidate = &view->candidates[i];
+                double ratio = token_s / candidate->token_s;
+
+                if (ratio < 1 - SPEED_ALIKE || ratio > 1 + SPEED_ALIKE)
+                        continue;
+                kvr__least_try(&best, i, (candidate->wait_s + candidate->own_s) * ratio + candidate->toll_s,
+                               candidate->replica->work);
+        }
+        return best.at;
+}
+
+uint32_t kvr__choose_kv(struct kvr__view *view)
+{
+        double others = expm1(view->log_flight);
+        struct kvr__least least = KVR__LEAST_NONE;
+        uint32_t due, allowed, best_match = 0;
+
+        trunk_find(view, &due, &allowed);
+        newcomers_spare(view);
+        for (uint32_t i = 0; i < view->count; i++) {
+                struct kvr__candidate *candidate = &view->candidates[i];
+                uint32_t match = candidate->match_tokens;
+
+                candidate->own_s = candidate->token_s * missing(view, match, due);
+                candidate->toll_s = others * view->token_s * missing(view, match, allowed);
+                candidate->cost_s = candidate->wait_s + candidate->own_s + candidate->toll_s;
+                kvr__least_try(&least, i, candidate->cost_s, candidate->replica->work);
+                if (match > best_match)
+                        best_match = match;
+        }
+        least.at = ties_resolve(view, &least);
+        if (view->owner == view->count)
+                return least.at;
+        /*
+         * Nothing is known of most of the prompt, but of the session: its last replica may have what the text does not
+         * show. Otherwise the session only decides between equals.
+         */
+        const struct kvr__candidate *owner = &view->candidates[view->owner];
+        double rest = missing(view, best_match, 0), slack = 1e-9;
+
+        if (rest > view->prompt_tokens / 2.0)
+                slack += SESSION_WORTH * owner->token_s * rest;
+        if (owner->cost_s > least.figure + slack)
+                return least.at;
+        view->by_session = !kvr__view_useful(view, owner->match_tokens);
+        return view->owner;
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside of the router: what router.c (life and fleet), decide.c (choice and booking) and settle.c (outcome) share.
+ * Everything but `lock` and `env` is read and written with the lock held.
+ */
+#ifndef KVROUTE_LIB_ROUTER_INT_H
+#define KVROUTE_LIB_ROUTER_INT_H
+
+#include <pthread.h>
+
+#include "kvroute/router.h"
+
+#include "fleet.h"
+#include "index.h"
+#include "models.h"
+#include "owners.h"
+#include "policy.h"
+#include "ticket.h"
+
+#define KVR__OWNERS_MAX      65536
+#define KVR__SESSION_LIFE_NS 3600000000000ULL /* a session key unused for an hour means nothing any more */
+#define KVR__FORKS_MAX       128              /* forks of one prompt that are looked at, the deepest ones */
+#define KVR__REASONS         (KVR_REASON_ONLY + 1)
+
+struct kvr_router {
+        pthread_mutex_t lock;
+        struct kvr_env env;
+        double default_token_s;
+        uint64_t busy_hint_ns;
+        const struct kvr__policy *policy;
+        struct kvr__policy_state policy_state;
+
+        struct kvr__index *index;
+        struct kvr__fleet fleet;
+        struct kvr__models models;
+        struct kvr__owners sessions, responses;
+        struct kvr__tickets tickets;
+        uint16_t mark;
+
+        uint64_t lookups, lookups_without_match;
+        struct kvr_reason_account accounts[KVR__REASONS];
+
+        /* Room for one decision at a time. */
+        struct kvr__candidate *candidates; /* as many as the fleet has room for */
+        uint32_t candidate_room;
+        struct kvr__path path;
+        uint32_t tokens[KVR__CHAIN_LIMIT];
+        struct kvr__fork forks[KVR__FORKS_MAX];
+        uint64_t want[KVR__LANE_WORDS];
+        uint32_t depth[KVR__LANES_MAX];
+};
+
+static inline void kvr__router_lock(struct kvr_router *router)
+{
+        pthread_mutex_lock(&router->lock);
+}
+
+static inline void kvr__router_unlock(struct kvr_router *router)
+{
+        pthread_mutex_unlock(&router->lock);
+}
+
+static inline uint64_t kvr__router_now(const struct kvr_router *router)
+{
+        return router->env.now_ns(router->env.ctx);
+}
+
+uint64_t kvr__hash(struct kvr_slice bytes, uint64_t seed); /* never 0 */
+
+/* What a replica cached is gone. O(1) but for a full table of lanes. */
+void kvr__router_forget(struct kvr_router *router, struct kvr__replica *replica);
+/* The slot rules for a request that was decided, or that a free slot lets start. */
+void kvr__slots_enter(struct kvr__replica *replica, struct kvr_ticket *ticket);
+void kvr__slots_leave(struct kvr__replica *replica, struct kvr_ticket *ticket, bool computed, uint32_t answer);
+
+#endif

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A routed request between decision and settlement. Tickets and the copies of their prompts' points come from a pool, so
+ * that a warm router allocates nothing per request.
+ */
+#ifndef KVROUTE_LIB_TICKET_H
+#define KVROUTE_LIB_TICKET_H
+
+#include "kvroute/router.h"
+
+#define KVR__TICKET_POINTS      32  /* kept in the ticket itself */
+#define KVR__TICKET_POINTS_KEPT 512 /* a larger copy is freed at settlement, not pooled */
+
+struct kvr__replica;
+
+struct kvr_ticket {
+        struct kvr_router *router;
+        struct kvr_ticket *next_free;
+        struct kvr_ticket *prev, *next;  /* requests of the replica without a first token, oldest first */
+        struct kvr_ticket *next_deferred;
+        struct kvr__replica *replica;
+        uint32_t epoch; /* of the replica at decision */
+        uint16_t mark;  /* of the index entries it made */
+        bool first_token, learned, deferred, measurable, trial, by_tokens;
+        enum kvr_reason reason;
+        uint64_t model;
+        uint64_t sent_ns, first_ns;
+        double busy_s; /* from when the replica could have begun to the first token */
+        uint32_t slot, slots_epoch;
+        uint32_t units;
+        uint32_t prompt_tokens; /* 0 unknown */
+        uint32_t match_tokens;  /* predicted */
+        uint32_t base_tokens;   /* of these, without answers of earlier turns */
+        uint32_t best_tokens;
+        uint32_t booked_tokens;
+        uint32_t held;     /* leading points held when it was decided, where it went */
+        uint32_t inserted; /* leading points held right after */
+        uint32_t fork;     /* leading points known to anybody before; 0 none */
+        uint32_t point_count, point_room;
+        struct kvr_point *points; /* own_points or an allocation */
+        struct kvr_point own_points[KVR__TICKET_POINTS];
+};
+
+struct kvr__ticket_slab;
+
+/* Owner: whoever holds the router's lock. */
+struct kvr__tickets {
+        struct kvr_ticket *free;
+        struct kvr__ticket_slab *slabs;
+        uint32_t out; /* taken and not given back */
+};
+
+/* NULL when the pool is empty: make a slab without the lock and add it. */
+struct kvr_ticket *kvr__tickets_take(struct kvr__tickets *tickets);
+void kvr__tickets_give(struct kvr__tickets *tickets, struct kvr_ticket *ticket);
+KVR_MUST_USE struct kvr__ticket_slab *kvr__ticket_slab_new(void); /* any thread; NULL when out of memory */
+void kvr__tickets_add(struct kvr__tickets *tickets, struct kvr__ticket_slab *slab);
+void kvr__tickets_fini(struct kvr__tickets *tickets);
+
+/* Copies the points into the ticket. The ticket's holder, without the lock. False when out of memory. */
+KVR_MUST_USE bool kvr__ticket_set_points(struct kvr_ticket *ticket, const struct kvr_point *points, uint32_t count);
+/* Lets go of a large copy. The ticket's holder, without the lock. */
+void kvr__ticket_trim(struct kvr_ticket *ticket);
+
+#endif

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The end of a request: settlement, access log, metrics, and everything given back. Once per exchange. */
+#include "proxy.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/paths.h"
+
+static struct kvr_slice slice_of(const char *string)
+{
+        return (struct kvr_slice){string, strlen(string)};
+}
+
+void count_waiting(struct exchange *exchange, bool waiting)
+{
+        struct target *target = exchange->replica;
+
+        if (exchange->counted_waiting == waiting || !target)
+                return;
+        exchange->counted_waiting = waiting;
+        if (!waiting)
+                atomic_fetch_sub_explicit(&target->waiting, 1, memory_order_relaxed);
+        else if (atomic_fetch_add_explicit(&target->waiting, 1, memory_order_relaxed) == 0)
+                atomic_store_explicit(&target->waiting_since_ns, uv_hrtime(), memory_order_relaxed);
+}
+
+void exchange_release_replica(struct exchange *exchange)
+{
+        if (!exchange->replica)
+                return;
+        count_waiting(exchange, false);
+        atomic_fetch_sub_explicit(&exchange->replica->streams, 1, memory_order_relaxed);
+        target_unref(exchange->replica);
+        exchange->replica = NULL;
+}
+
+static void read_usage(struct exchange *exchange, struct usage *ret)
+{
+        *ret = (struct usage){.prompt_tokens = -1, .cached_tokens = -1, .completion_tokens = -1};
+        if (!exchange->tapped)
+                return;
+        usage_tap_result(&exchange->tap, atomic_load_explicit(&exchange->replica->reports_cached, memory_order_relaxed),
+                         ret);
+        if (ret->report_proved)
+                atomic_store_explicit(&exchange->replica->reports_cached, true, memory_order_relaxed);
+}
+
+static void settle(struct exchange *exchange, enum kvr_end end, const struct usage *usage, struct kvr_settlement *ret)
+{
+        struct proxy *proxy = exchange->worker->proxy;
+        struct kvr_outcome outcome = {
+                .end = end,
+                .prompt_tokens = usage->prompt_tokens,
+                .cached_tokens = usage->cached_tokens,
+                .completion_tokens = usage->completion_tokens,
+        };
+
+        if (exchange->api == KVR_API_RESPONSES && usage->id[0])
+                outcome.response_id = slice_of(usage->id);
+        kvr_ticket_settle(exchange->ticket, &outcome, ret);
+        exchange->ticket = NULL;
+        /* Room came free: whoever waits in a queue looks again. */
+        if (atomic_load_explicit(&proxy->queued, memory_order_relaxed)) {
+                for (unsigned i = 0; i < proxy->worker_count; i++)
+                        worker_wake(&proxy->workers[i]);
+        }
+}
+
+void exchange_settle(struct exchange *exchange, enum kvr_end end)
+{
+        struct usage usage = {.prompt_tokens = -1, .cached_tokens = -1, .completion_tokens = -1};
+
+        if (exchange->ticket)
+                settle(exchange, end, &usage, NULL);
+}
+
+/* ---- access log --------------------------------------------------------------------------------------------------- */
+
+static void add_string(struct text *out, const char *key, struct kvr_slice value)
+{
+        text_addf(out, ",\"%s\":\"", key);
+        text_add_json(out, value);
+        text_add(out, "\"", 1);
+}
+
+static void add_count(struct text *out, const char *key, int64_t value)
+{
+        if (value < 0)
+                text_addf(out, ",\"%s\":null", key);
+        else
+                text_addf(out, ",\"%s\":%lld", key, (long long)value);
+}
+
+static void add_seconds(struct text *out, const char *key, uint64_t from_ns, uint64_t to_ns)
+{
+        if (from_ns == 0 || to_ns < from_ns)
+                text_addf(out, ",\"%s\":null", key);
+        else
+                text_addf(out, ",\"%s\":%.6f", key, (double)(to_ns - from_ns) / 1e9);
+}
+
+static const char *end_name(enum kvr_end end)
+{
+        static const char *const names[] = {"finished", "client", "failed", "refused"};
+
+        return names[end];
+}
+
+static void log_access(struct exchange *exchange, enum kvr_end end, const struct usage *usage,
+                       const struct kvr_settlement *settlement, uint64_t now_ns)
+{
+        struct proxy *proxy = exchange->worker->proxy;
+        struct text *out = &exchange->worker->scratch;
+        const struct target *target = exchange->replica;
+        struct timespec at;
+        struct tm tm;
+        char stamp[40];
+
+        clock_gettime(CLOCK_REALTIME, &at);
+        gmtime_r(&at.tv_sec, &tm);
+        strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &tm);
+        text_clear(out);
+        text_addf(out, "{\"time\":\"%s.%03ldZ\"", stamp, at.tv_nsec / 1000000);
+        add_string(out, "request_id", slice_of(exchange->request_id));
+        add_string(out, "method", slice_of(exchange->method));
+        add_string(out, "path", exchange->path);
+        add_count(out, "status", exchange->status ? exchange->status : -1);
+        add_string(out, "end", slice_of(end_name(end)));
+        if (exchange->own_code)
+                add_string(out, "code", slice_of(exchange->own_code));
+        add_string(out, "model", slice_of(exchange->model));
+        add_string(out, "workload", slice_of(exchange->workload));
+        if (target) {
+                add_string(out, "replica", slice_of(target->spec.name));
+                add_string(out, "reason", slice_of(kvr_reason_name(exchange->decision.reason)));
+        }
+        add_count(out, "tries", exchange->tries);
+        add_count(out, "prompt_tokens", usage->prompt_tokens >= 0 ? usage->prompt_tokens
+                                        : settlement ? (int64_t)settlement->prompt_tokens : -1);
+        add_count(out, "predicted_tokens", settlement ? (int64_t)exchange->decision.match_tokens : -1);
+        add_count(out, "best_match_tokens", settlement ? (int64_t)exchange->decision.best_match_tokens : -1);
+        add_count(out, "observed_tokens", usage->cached_tokens);
+        add_count(out, "completion_tokens", usage->completion_tokens);
+        text_addf(out, ",\"stream\":%s", exchange->stream ? "true" : "false");
+        add_seconds(out, "queue_s", exchange->queued_ns, exchange->queued_ns ? exchange->routed_ns : 0);
+        add_seconds(out, "ttft_s", exchange->start_ns, exchange->first_token_ns);
+        add_seconds(out, "total_s", exchange->start_ns, now_ns);
+        add_count(out, "request_bytes", (int64_t)exchange->body.len);
+        add_count(out, "response_bytes", (int64_t)exchange->body_out);
+        text_add(out, "}\n", 2);
+        /* One write per line, in append mode: lines of several threads do not mix. */
+        if (!out->failed && write(proxy->access_fd, out->data, out->len) < 0)
+                log_say(proxy->log, LOG_WARN, "access-log", "the access log cannot be written: %s", strerror(errno));
+}
+
+/* ---- metrics ------------------------------------------------------------------------------------------------------ */
+
+static void count(struct worker *worker, enum metric_id id, const struct kvr_slice *labels, uint64_t n)
+{
+        struct metrics *metrics = worker->proxy->metrics;
+
+        if (n)
+                metrics_add(metrics, worker->number, metrics_series(metrics, worker->number, id, labels), n);
+}
+
+static void observe(struct worker *worker, enum metric_id id, const struct kvr_slice *labels, double seconds)
+{
+        struct metrics *metrics = worker->proxy->metrics;
+
+        metrics_observe(metrics, worker->number, metrics_series(metrics, worker->number, id, labels), seconds);
+}
+
+static void count_tokens(struct exchange *exchange, const struct kvr_slice labels[2], const struct usage *usage,
+                         const struct kvr_settlement *settlement)
+{
+        struct worker *worker = exchange->worker;
+        uint64_t prompt = usage->prompt_tokens >= 0 ? (uint64_t)usage->prompt_tokens : settlement->prompt_tokens;
+
+        count(worker, METRIC_PROMPT_TOKENS, labels, prompt);
+        count(worker, METRIC_PREDICTED_CACHED, labels, exchange->decision.match_tokens);
+        if (usage->cached_tokens >= 0)
+                count(worker, METRIC_OBSERVED_CACHED, labels, (uint64_t)usage->cached_tokens);
+        else
+                count(worker, METRIC_UNOBSERVED_PROMPT, labels, prompt);
+        if (usage->completion_tokens > 0)
+                count(worker, METRIC_COMPLETION_TOKENS, labels, (uint64_t)usage->completion_tokens);
+}
+
+static void count_exchange(struct exchange *exchange, enum kvr_end end, const struct usage *usage,
+                           const struct kvr_settlement *settlement, uint64_t now_ns)
+{
+        struct worker *worker = exchange->worker;
+        /* A name nobody serves is the client's invention: it must not become a label. */
+        bool known = settlement != NULL || exchange->replica;
+        char code[8];
+        struct kvr_slice labels[4] = {
+                known ? slice_of(exchange->real_model) : slice_of(""),
+                exchange->workload[0] ? slice_of(exchange->workload) : slice_of("default"),
+                exchange->replica ? slice_of(exchange->replica->spec.name) : slice_of(""),
+                {code, 0},
+        };
+
+        snprintf(code, sizeof code, "%u", exchange->status);
+        labels[3] = slice_of(end == KVR_END_CLIENT && exchange->status == 0 ? "499" : code);
+        count(worker, METRIC_REQUESTS, labels, 1);
+        observe(worker, METRIC_REQUEST_DURATION, labels, (double)(now_ns - exchange->start_ns) / 1e9);
+        if (exchange->first_token_ns)
+                observe(worker, METRIC_TTFT, labels, (double)(exchange->first_token_ns - exchange->start_ns) / 1e9);
+        if (settlement && end == KVR_END_FINISHED && exchange->status < 300)
+                count_tokens(exchange, labels, usage, settlement);
+        if (settlement) {
+                struct kvr_slice reason = slice_of(kvr_reason_name(exchange->decision.reason));
+
+                count(worker, METRIC_DECISIONS, &reason, 1);
+        }
+        if (exchange->own_code) {
+                struct kvr_slice own = slice_of(exchange->own_code);
+
+                count(worker, METRIC_REJECTIONS, &own, 1);
+        }
+        if (end == KVR_END_CLIENT) {
+                struct kvr_slice phase = slice_of(exchange->state == EXCHANGE_QUEUED  ? "queued"
+                                                  : exchange->state == EXCHANGE_BODY ? "body"
+                                                  : exchange->first_token_ns         ? "after first token"
+                                                                                     : "before first token");
+
+                count(worker, METRIC_CLIENT_CLOSED, &phase, 1);
+        }
+}
+
+/* ---- the end ------------------------------------------------------------------------------------------------------ */
+
+static void judge_replica(struct exchange *exchange, enum kvr_end end)
+{
+        struct fleet *fleet = exchange->worker->proxy->fleet;
+
+        if (exchange->error_event)
+                count_failure(exchange, FAIL_STREAM);
+        else if (end == KVR_END_FINISHED && exchange->status < 500)
+                target_traffic_ok(fleet, exchange->replica);
+        /* An administrative request passed on (allow-engine-admin) may have emptied the cache without an event. */
+        if (end == KVR_END_FINISHED && exchange->status < 300 && engine_path_clears_cache(exchange->path))
+                kvr_replica_forget(exchange->worker->proxy->router, exchange->replica->id);
+}
+
+static void give_back(struct exchange *exchange)
+{
+        struct proxy *proxy = exchange->worker->proxy;
+
+        queue_remove(exchange);
+        net_deadline_disarm(&exchange->heartbeat);
+        if (exchange->upstream) {
+                upstream_close(exchange->upstream);
+                exchange->upstream = NULL;
+        }
+        exchange_release_replica(exchange);
+        if (exchange->body_reserved)
+                atomic_fetch_sub(&proxy->body_bytes, exchange->body_reserved);
+        exchange->body_reserved = 0;
+}
+
+static void account(struct exchange *exchange, enum kvr_end end)
+{
+        struct proxy *proxy = exchange->worker->proxy;
+        struct kvr_settlement settlement;
+        bool settled = exchange->ticket != NULL;
+        uint64_t now_ns = uv_hrtime();
+        struct usage usage;
+
+        read_usage(exchange, &usage);
+        if (settled) {
+                enum kvr_end booked = end == KVR_END_FINISHED && exchange->status >= 400 ? KVR_END_REFUSED : end;
+
+                judge_replica(exchange, end);
+                settle(exchange, booked, &usage, &settlement);
+        }
+        count_exchange(exchange, end, &usage, settled ? &settlement : NULL, now_ns);
+        if (proxy->access_fd >= 0)
+                log_access(exchange, end, &usage, settled ? &settlement : NULL, now_ns);
+}
+
+void exchange_end(struct exchange *exchange, enum kvr_end end)
+{
+        struct client *client = exchange->client;
+        bool cut = exchange->cut, keep_alive = exchange->keep_alive && exchange->state != EXCHANGE_TUNNEL;
+
+        account(exchange, end);
+        give_back(exchange);
+        client->exchange = NULL;
+        exchange_free(exchange);
+        if (cut)
+                client_close(client);
+        else
+                client_answered(client, keep_alive);
+}
+
+void exchange_abort(struct exchange *exchange)
+{
+        struct client *client = exchange->client;
+
+        account(exchange, KVR_END_CLIENT);
+        give_back(exchange);
+        client->exchange = NULL;
+        exchange_free(exchange);
+        client_close(client);
+}

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The lists of a configuration, and what frees it. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config_int.h"
+
+#define SHOW(slice) (int)((slice).len < 200 ? (slice).len : 200), (slice).data
+
+static void *field(struct config_builder *b, const struct option_row *option)
+{
+        return (char *)b->config + option->offset;
+}
+
+/* Grows an array by one element of `size` bytes. */
+static bool grow(struct config_builder *b, void *items_field, size_t count, size_t size, const char *place)
+{
+        void *items;
+
+        memcpy(&items, items_field, sizeof items);
+        if ((count & (count - 1)) == 0) {
+                void *more = realloc(items, (count ? 2 * count : 1) * size);
+
+                if (!more)
+                        return config_no_memory(b, place);
+                memcpy(items_field, &more, sizeof more);
+        }
+        return true;
+}
+
+bool config_add_string(struct config_builder *b, struct config_strings *list, char *text, const char *place)
+{
+        if (!text || !grow(b, &list->items, list->count, sizeof *list->items, place)) {
+                free(text);
+                return false;
+        }
+        list->items[list->count++] = text;
+        return true;
+}
+
+bool config_warn(struct config_builder *b, const char *format, ...)
+{
+        char text[512];
+        va_list args;
+
+        va_start(args, format);
+        vsnprintf(text, sizeof text, format, args);
+        va_end(args);
+        return config_add_string(b, &b->config->warnings,
+                                 config_copy_text(b, (struct kvr_slice){text, strlen(text)}, ""), "");
+}
+
+void config_free_strings(struct config_strings *list, bool secret)
+{
+        for (size_t i = 0; i < list->count; i++)
+                config_wipe_free(list->items[i], secret ? strlen(list->items[i]) : 0);
+        free(list->items);
+        *list = (struct config_strings){0};
+}
+
+void config_free_field(struct router_config *config, const struct option_row *option)
+{
+        void *at = (char *)config + option->offset;
+
+        switch (option->type) {
+        case OPT_STRING:
+        case OPT_SECRET: {
+                char **text = at;
+
+                config_wipe_free(*text, *text && option->type == OPT_SECRET ? strlen(*text) : 0);
+                *text = NULL;
+                break;
+        }
+        case OPT_STRINGS:
+        case OPT_SECRETS:
+                config_free_strings(at, option->type == OPT_SECRETS);
+                break;
+        case OPT_ENDPOINTS: {
+                struct config_endpoints *list = at;
+
+                free(list->items);
+                *list = (struct config_endpoints){0};
+                break;
+        }
+        case OPT_REPLICAS: {
+                struct config_replicas *list = at;
+
+                for (size_t i = 0; i < list->count; i++)
+                        replica_spec_fini(&list->items[i]);
+                free(list->items);
+                *list = (struct config_replicas){0};
+                break;
+        }
+        case OPT_ALIASES: {
+                struct config_aliases *list = at;
+
+                for (size_t i = 0; i < list->count; i++) {
+                        free(list->items[i].name);
+                        free(list->items[i].target);
+                }
+                free(list->items);
+                *list = (struct config_aliases){0};
+                break;
+        }
+        default:
+                break;
+        }
+}
+
+bool config_is_overridden(const struct config_builder *b, const struct option_row *option,
+                          enum config_source source)
+{
+        return b->source[config_row(option)] > source;
+}
+
+void config_begin_list(struct config_builder *b, const struct option_row *option, enum config_source source)
+{
+        if (b->source[config_row(option)] < source) {
+                config_free_field(b->config, option);
+                b->source[config_row(option)] = (uint8_t)source;
+        }
+}
+
+static bool room_in_list(struct config_builder *b, const struct option_row *option, size_t count,
+                         const char *place)
+{
+        if ((double)count < option->max)
+                return true;
+        return config_fail(b, place, "more than %.0f values", option->max);
+}
+
+bool config_add_replica(struct config_builder *b, enum config_source source, struct replica_spec *spec,
+                        const char *place)
+{
+        const struct option_row *option = options_find((struct kvr_slice){"replica", 7});
+        struct config_replicas *list = &b->config->replicas;
+        bool ok = true;
+
+        if (spec->api_key) {
+                char *plain =
+                        config_secret(b, (struct kvr_slice){spec->api_key, strlen(spec->api_key)}, place);
+
+                config_wipe_free(spec->api_key, strlen(spec->api_key));
+                spec->api_key = plain;
+                ok = plain != NULL;
+        }
+        if (ok && !config_is_overridden(b, option, source)) {
+                config_begin_list(b, option, source);
+                ok = room_in_list(b, option, list->count, place) &&
+                     grow(b, &list->items, list->count, sizeof *list->items, place);
+                if (ok) {
+                        list->items[list->count++] = *spec;
+                        replica_spec_init(spec);
+                        return true;
+                }
+        }
+        replica_spec_fini(spec);
+        return ok;
+}
+
+static bool valid_model(struct kvr_slice name)
+{
+        return name.len > 0 && name.len < KVR_NAME_MAX && !memchr(name.data, 0, name.len);
+}
+
+bool config_add_alias(struct config_builder *b, enum config_source source, struct kvr_slice name,
+                      struct kvr_slice target, const char *place)
+{
+        const struct option_row *option = options_find((struct kvr_slice){"alias", 5});
+        struct config_aliases *list = &b->config->aliases;
+        struct config_alias alias;
+
+        if (!valid_model(name) || !valid_model(target))
+                return config_fail(b, place, "an alias is NAME=TARGET, both of 1 to %d bytes",
+                                   KVR_NAME_MAX - 1);
+        if (config_is_overridden(b, option, source))
+                return true;
+        config_begin_list(b, option, source);
+        if (!room_in_list(b, option, list->count, place) ||
+            !grow(b, &list->items, list->count, sizeof *list->items, place))
+                return false;
+        alias.name = config_copy_text(b, name, place);
+        alias.target = config_copy_text(b, target, place);
+        if (!alias.name || !alias.target) {
+                free(alias.name);
+                free(alias.target);
+                return false;
+        }
+        list->items[list->count++] = alias;
+        return true;
+}
+
+static bool add_spec(struct config_builder *b, enum config_source source, struct kvr_slice value,
+                     const char *place)
+{
+        struct replica_spec spec;
+        char why[512];
+
+        replica_spec_init(&spec);
+        if (!replica_spec_parse(&spec, value, why, sizeof why)) {
+                replica_spec_fini(&spec);
+                return config_fail(b, place, "%s", why);
+        }
+        return config_add_replica(b, source, &spec, place);
+}
+
+bool config_add_to_list(struct config_builder *b, const struct option_row *option, enum config_source source,
+                        struct kvr_slice value, const char *place)
+{
+        void *at = field(b, option);
+        struct config_strings dropped = {0}, *strings = at;
+        struct config_endpoints *endpoints = at;
+        struct config_endpoint endpoint = {0};
+        const char *equals = value.len > 0 ? memchr(value.data, '=', value.len) : NULL;
+        bool keep = !config_is_overridden(b, option, source), ok;
+
+        switch (option->type) {
+        case OPT_REPLICAS:
+                return add_spec(b, source, value, place);
+        case OPT_ALIASES:
+                if (!equals)
+                        return config_fail(b, place, "\"%.*s\" is not NAME=TARGET", SHOW(value));
+                return config_add_alias(
+                        b, source, (struct kvr_slice){value.data, (size_t)(equals - value.data)},
+                        (struct kvr_slice){equals + 1, value.len - (size_t)(equals - value.data) - 1}, place);
+        case OPT_ENDPOINTS:
+                if (!config_parse_endpoint(b, option, value, place, &endpoint))
+                        return false;
+                if (!keep)
+                        return true;
+                config_begin_list(b, option, source);
+                if (!room_in_list(b, option, endpoints->count, place) ||
+                    !grow(b, &endpoints->items, endpoints->count, sizeof endpoint, place))
+                        return false;
+                endpoints->items[endpoints->count++] = endpoint;
+                return true;
+        default:
+                if (keep)
+                        config_begin_list(b, option, source);
+                else
+                        strings = &dropped;
+                if (option->type == OPT_SECRETS)
+                        ok = config_add_secrets(b, strings, value, place);
+                else
+                        ok = room_in_list(b, option, strings->count, place) &&
+                             config_add_string(b, strings, config_copy_text(b, value, place), place);
+                config_free_strings(&dropped, true);
+                return ok;
+        }
+}
+
+/* ---- life ------------------------------------------------------------------------------------------- */
+
+bool config_builder_init(struct config_builder *b)
+{
+        size_t count;
+        const struct option_row *table = options_table(&count);
+
+        _Static_assert(sizeof(struct router_config) < 65536, "a configuration is small");
+        b->config = calloc(1, sizeof *b->config);
+        if (!b->config)
+                return config_no_memory(b, "");
+        for (size_t i = 0; i < count; i++) {
+                struct kvr_slice value = {table[i].fallback,
+                                          table[i].fallback ? strlen(table[i].fallback) : 0};
+
+                if (!table[i].name || (option_is_list(&table[i]) && value.len == 0))
+                        continue;
+                if (!config_set(b, &table[i], SOURCE_DEFAULT, value, table[i].name))
+                        return false;
+        }
+        return true;
+}
+
+static void free_workload(struct config_workload *w)
+{
+        free(w->name);
+        free(w->path);
+        free(w->header_name);
+        free(w->header_value);
+        free(w->model);
+        config_wipe_free(w->api_key, w->api_key ? strlen(w->api_key) : 0);
+}
+
+void config_free(struct router_config *config)
+{
+        size_t count;
+        const struct option_row *table = options_table(&count);
+
+        if (!config)
+                return;
+        for (size_t i = 0; i < count; i++)
+                if (table[i].name)
+                        config_free_field(config, &table[i]);
+        for (size_t i = 0; i < config->workload_count; i++)
+                free_workload(&config->workloads[i]);
+        free(config->workloads);
+        config_free_strings(&config->warnings, false);
+        free(config);
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The program: one command each for what kvroute can do. */
+#include <stdio.h>
+#include <string.h>
+
+#include "config.h"
+#include "help.h"
+#include "serve.h"
+#include "sim/commands.h"
+
+static int run_serve(int argc, char **argv)
+{
+        return serve_main(argc - 1, argv + 1);
+}
+
+static int run_check(int argc, char **argv)
+{
+        return config_check_main(argc - 1, argv + 1);
+}
+
+static const struct {
+        const char *name;
+        int (*run)(int argc, char **argv); /* argv[0] is the command */
+} commands[] = {
+        {"serve", run_serve}, {"check", run_check}, {"mock", sim_mock_main}, {"bench", sim_bench_main}, {"demo", sim_demo_main},
+};
+
+int main(int argc, char **argv)
+{
+        const char *word = argc > 1 ? argv[1] : "--help";
+
+        for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+                if (strcmp(word, commands[i].name) == 0)
+                        return commands[i].run(argc - 1, argv + 1);
+        }
+        if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0) {
+                help_main(stdout);
+                return argc > 1 ? 0 : 2;
+        }
+        if (strcmp(word, "--version") == 0) {
+                printf("kvroute %s\n", KVROUTE_VERSION);
+                return 0;
+        }
+        if (strcmp(word, "--dump-man") == 0) {
+                help_man(stdout);
+                return 0;
+        }
+        if (strcmp(word, "--dump-docs") == 0 && argc > 2 && help_docs(stdout, argv[2]))
+                return 0;
+        fprintf(stderr, "kvroute: no such command: %s; see kvroute --help\n", word);
+        return 2;
+}

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "replica_spec.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct replica_spec parse(const char *text)
+{
+        struct replica_spec spec;
+        char why[256] = "";
+        size_t len = strlen(text);
+        char *copy = malloc(len + 1); /* exactly sized and not terminated within len */
+
+        assert_non_null(copy);
+        memcpy(copy, text, len + 1);
+        replica_spec_init(&spec);
+        if (!replica_spec_parse(&spec, (struct kvr_slice){copy, len}, why, sizeof why))
+                fail_msg("%s: %s", text, why);
+        free(copy);
+        return spec;
+}
+
+static void test_urls(void **state)
+{
+        (void)state;
+        static const struct {
+                const char *text, *host;
+                unsigned port;
+                const char *prefix, *authority, *name;
+        } rows[] = {
+                {"http://10.0.0.11:8000", "10.0.0.11", 8000, "", "10.0.0.11:8000", "10.0.0.11:8000"},
+                {"http://gpu-a", "gpu-a", 80, "", "gpu-a:80", "gpu-a:80"},
+                {"HTTP://gpu_a.example:1/", "gpu_a.example", 1, "", "gpu_a.example:1", "gpu_a.example:1"},
+                {"http://[::1]:8000", "::1", 8000, "", "[::1]:8000", "[::1]:8000"},
+                {"http://[fe80::1%eth0]", "fe80::1%eth0", 80, "", "[fe80::1%eth0]:80", "[fe80::1%eth0]:80"},
+                {"http://a:65535/llm/", "a", 65535, "/llm", "a:65535", "a:65535/llm"},
+                {"http://a:1/b/c%20d", "a", 1, "/b/c%20d", "a:1", "a:1/b/c%20d"},
+        };
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+                struct replica_spec spec = parse(rows[i].text);
+
+                assert_string_equal(spec.host, rows[i].host);
+                assert_int_equal(spec.port, rows[i].port);
+                assert_string_equal(spec.prefix, rows[i].prefix);
+                assert_string_equal(spec.authority, rows[i].authority);
+                assert_string_equal(spec.name, rows[i].name);
+                assert_int_equal(spec.engine, ENGINE_AUTO);
+                assert_int_equal(spec.auth, REPLICA_AUTH_AUTO);
+                replica_spec_fini(&spec);
+        }
+}
+
+static void test_keys(void **state)
+{
+        (void)state;
+        struct replica_spec spec =
+                parse("http://a:1,name=gpu-a,engine=sglang,models=small+org/big:x,max-running=64,"
+                      "capacity-tokens=4000000000,block-tokens=16,slots=4,auth=strip,events=off,ranks=1");
+
+        assert_string_equal(spec.name, "gpu-a");
+        assert_int_equal(spec.engine, ENGINE_SGLANG);
+        assert_int_equal(spec.model_count, 2);
+        assert_string_equal(spec.models[0], "small");
+        assert_string_equal(spec.models[1], "org/big:x");
+        assert_int_equal(spec.max_running, 64);
+        assert_true(spec.capacity_tokens == 4000000000ull);
+        assert_int_equal(spec.block_tokens, 16);
+        assert_int_equal(spec.slots, 4);
+        assert_int_equal(spec.auth, REPLICA_AUTH_STRIP);
+
+        struct replica_spec copy;
+        assert_true(replica_spec_copy(&spec, &copy));
+        assert_true(replica_spec_equal(&spec, &copy));
+        copy.max_running++;
+        assert_false(replica_spec_equal(&spec, &copy));
+        copy.max_running--;
+        free(copy.models[1]);
+        copy.models[1] = strdup("other");
+        assert_false(replica_spec_equal(&spec, &copy));
+        replica_spec_fini(&copy);
+        replica_spec_fini(&copy);
+        replica_spec_fini(&spec);
+
+        spec = parse("http://a:1,api-key=sk-1");
+        assert_int_equal(spec.auth, REPLICA_AUTH_REPLACE);
+        assert_string_equal(spec.api_key, "sk-1");
+        replica_spec_fini(&spec);
+}
+
+static void test_refused(void **state)
+{
+        (void)state;
+        /* what is wrong, and what the message must say about the fix */
+        static const char *const rows[][2] = {
+                {"", "http://HOST:PORT"},
+                {"10.0.0.1:8000", "http://HOST:PORT"},
+                {"https://a:1", "end TLS in front"},
+                {"tcp://a:1", "http://HOST:PORT"},
+                {"http://", "http://HOST:PORT"},
+                {"http://:80", "http://HOST:PORT"},
+                {"http://a:0", "http://HOST:PORT"},
+                {"http://a:65536", "http://HOST:PORT"},
+                {"http://a:x", "http://HOST:PORT"},
+                {"http://a:", "http://HOST:PORT"},
+                {"http://a b:1", "http://HOST:PORT"},
+                {"http://::1:8000", "http://HOST:PORT"},
+                {"http://[::1", "http://HOST:PORT"},
+                {"http://[::1]x", "http://HOST:PORT"},
+                {"http://user:pw@a:1", "api-key"},
+                {"http://a:1/x?y=1", "without query"},
+                {"http://a:1/x y", "plain path"},
+                {"http://a:1,", "KEY=VALUE"},
+                {"http://a:1,name", "KEY=VALUE"},
+                {"http://a:1,nme=x", "did you mean name"},
+                {"http://a:1,frobnicate=x", "not a replica's key"},
+                {"http://a:1,name=", "name"},
+                {"http://a:1,name=a b", "name"},
+                {"http://a:1,name=a,name=b", "twice"},
+                {"http://a:1,engine=vLLM", "vllm, sglang"},
+                {"http://a:1,models=", "models"},
+                {"http://a:1,models=a++b", "models"},
+                {"http://a:1,models=a+a", "twice"},
+                {"http://a:1,max-running=-1", "whole number"},
+                {"http://a:1,max-running=9999999999", "whole number"},
+                {"http://a:1,auth=bearer", "pass, strip or replace"},
+                {"http://a:1,events=tcp://a:5557", "not available in this version"},
+                {"http://a:1,events=auto", "not available in this version"},
+                {"http://a:1,ranks=2", "not available in this version"},
+                {"http://a:1,api-key=a\nb", "printable"},
+        };
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+                struct replica_spec spec;
+                char why[512] = "";
+
+                replica_spec_init(&spec);
+                if (replica_spec_parse(&spec, (struct kvr_slice){rows[i][0], strlen(rows[i][0])}, why,
+                                       sizeof why))
+                        fail_msg("%s is taken", rows[i][0]);
+                if (!strstr(why, rows[i][1]))
+                        fail_msg("%s: \"%s\" does not say \"%s\"", rows[i][0], why, rows[i][1]);
+                replica_spec_fini(&spec);
+        }
+        struct replica_spec spec;
+        char why[64];
+        replica_spec_init(&spec);
+        assert_false(replica_spec_finish(&spec, why, sizeof why));
+        /* a secret never comes back in a message */
+        char text[5000] = "http://a:1,api-key=topsecret";
+        memset(text + strlen(text), 'x', 4200);
+        char long_why[512] = "";
+        assert_false(
+                replica_spec_parse(&spec, (struct kvr_slice){text, strlen(text)}, long_why, sizeof long_why));
+        assert_null(strstr(long_why, "topsecret"));
+        replica_spec_fini(&spec);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_urls),
+                cmocka_unit_test(test_keys),
+                cmocka_unit_test(test_refused),
+        };
+
+        cmocka_set_message_output(CM_OUTPUT_TAP);
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}

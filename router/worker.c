@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A worker thread: its loop, listeners, the pool of idle upstream connections, the memory of exchanges. */
+#include "proxy.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define FREE_EXCHANGES_MAX  64           /* kept for reuse per worker */
+#define KEEP_BUFFER_BYTES   (256 * 1024) /* larger buffers are given back with their exchange */
+#define LINGER_MS           2000         /* for the last bytes of a connection that is to be closed */
+#define STOP_LOOK_MS        50
+
+/* ---- pool --------------------------------------------------------------------------------------------------------- */
+
+static struct upstream *bucket_of(struct worker *worker, const struct target *target)
+{
+        return &worker->pool[target->id % POOL_BUCKETS];
+}
+
+static void pool_unlink(struct upstream *upstream)
+{
+        net_deadline_disarm(&upstream->deadline);
+        upstream->prev->next = upstream->next;
+        upstream->next->prev = upstream->prev;
+        upstream->prev = upstream->next = NULL;
+}
+
+void upstream_close(struct upstream *upstream)
+{
+        if (upstream->next)
+                pool_unlink(upstream);
+        net_deadline_disarm(&upstream->deadline);
+        net_close(upstream->conn);
+        target_unref(upstream->target);
+        free(upstream);
+}
+
+void count_connection(struct worker *worker, const struct target *target, const char *kind)
+{
+        struct metrics *metrics = worker->proxy->metrics;
+        struct kvr_slice labels[2] = {{target->spec.name, strlen(target->spec.name)}, {kind, strlen(kind)}};
+
+        metrics_add(metrics, worker->number, metrics_series(metrics, worker->number, METRIC_POOL_REUSED, labels), 1);
+}
+
+struct upstream *pool_take(struct worker *worker, struct target *target)
+{
+        struct upstream *bucket = bucket_of(worker, target);
+
+        /* The one used last first: the others may then grow old and go. */
+        for (struct upstream *at = bucket->next, *next; at != bucket; at = next) {
+                next = at->next;
+                if (at->target != target)
+                        continue;
+                if (net_stale(at->conn)) {
+                        count_connection(worker, target, "stale");
+                        upstream_close(at);
+                        continue;
+                }
+                pool_unlink(at);
+                return at;
+        }
+        return NULL;
+}
+
+void pool_give(struct upstream *upstream)
+{
+        struct worker *worker = upstream->worker;
+        struct upstream *bucket = bucket_of(worker, upstream->target);
+        const struct router_config *config = worker->config;
+        const struct engine_traits *traits = engine_traits((enum engine_kind)atomic_load(&upstream->target->engine));
+        uint64_t count = 0;
+
+        for (struct upstream *at = bucket->next; at != bucket; at = at->next)
+                count += at->target == upstream->target;
+        if (count >= config->pool_connections || config->pool_idle_ms == 0 || worker->stopping ||
+            atomic_load_explicit(&upstream->target->removed, memory_order_relaxed) ||
+            (traits->requests_per_connection && upstream->requests >= traits->requests_per_connection)) {
+                upstream_close(upstream);
+                return;
+        }
+        upstream->exchange = NULL;
+        upstream->next = bucket->next;
+        upstream->prev = bucket;
+        bucket->next->prev = upstream;
+        bucket->next = upstream;
+        net_deadline_arm(&worker->deadlines, &upstream->deadline, DEADLINE_POOL);
+}
+
+static void on_pool_deadline(struct net_deadline *deadline)
+{
+        upstream_close((struct upstream *)((char *)deadline - offsetof(struct upstream, deadline)));
+}
+
+/* ---- exchanges ---------------------------------------------------------------------------------------------------- */
+
+struct exchange *exchange_new(struct worker *worker)
+{
+        struct exchange *exchange = worker->free_exchanges;
+
+        if (exchange) {
+                worker->free_exchanges = exchange->next_free;
+                worker->free_exchange_count--;
+        } else {
+                exchange = calloc(1, sizeof *exchange);
+                if (!exchange)
+                        return NULL;
+        }
+        exchange->worker = worker;
+        return exchange;
+}
+
+static void buffer_reset(struct text *text)
+{
+        if (text->cap > KEEP_BUFFER_BYTES)
+                text_free(text);
+        text_clear(text);
+}
+
+#define EXCHANGE_BUFFERS 10
+
+static void exchange_buffers(struct exchange *exchange, struct text *ret[EXCHANGE_BUFFERS])
+{
+        struct text *const buffers[EXCHANGE_BUFFERS] = {
+                &exchange->target,    &exchange->fields,       &exchange->credentials, &exchange->body,
+                &exchange->decoded,   &exchange->answer_input, &exchange->answer_head, &exchange->held,
+                &exchange->edit_text, &exchange->request_head,
+        };
+
+        memcpy(ret, buffers, sizeof buffers);
+}
+
+static void exchange_destroy(struct exchange *exchange)
+{
+        struct text *buffers[EXCHANGE_BUFFERS];
+
+        exchange_buffers(exchange, buffers);
+        for (size_t i = 0; i < EXCHANGE_BUFFERS; i++)
+                text_free(buffers[i]);
+        free(exchange);
+}
+
+/* Everything to zero but the buffers, which keep their memory, and what is large and set before use. */
+void exchange_free(struct exchange *exchange)
+{
+        struct worker *worker = exchange->worker;
+        struct text *buffers[EXCHANGE_BUFFERS], kept[EXCHANGE_BUFFERS];
+
+        usage_tap_fini(&exchange->tap);
+        if (worker->free_exchange_count == FREE_EXCHANGES_MAX) {
+                exchange_destroy(exchange);
+                return;
+        }
+        exchange_buffers(exchange, buffers);
+        for (size_t i = 0; i < EXCHANGE_BUFFERS; i++) {
+                buffer_reset(buffers[i]);
+                kept[i] = *buffers[i];
+        }
+        memset(exchange, 0, offsetof(struct exchange, scanner));
+        exchange->own_code = NULL;
+        for (size_t i = 0; i < EXCHANGE_BUFFERS; i++)
+                *buffers[i] = kept[i];
+        exchange->next_free = worker->free_exchanges;
+        worker->free_exchanges = exchange;
+        worker->free_exchange_count++;
+}
+
+static void exchanges_destroy(struct worker *worker)
+{
+        while (worker->free_exchanges) {
+                struct exchange *exchange = worker->free_exchanges;
+
+                worker->free_exchanges = exchange->next_free;
+                exchange_destroy(exchange);
+        }
+}
+
+/* ---- thread ------------------------------------------------------------------------------------------------------- */
+
+static void set_limits(struct worker *worker)
+{
+        const struct router_config *config = worker->config;
+        const uint64_t lengths[DEADLINE_KIND_COUNT] = {
+                [DEADLINE_HEAD] = config->head_timeout_ms,
+                [DEADLINE_KEEP_ALIVE] = config->keep_alive_ms,
+                [DEADLINE_CONNECT] = config->connect_timeout_ms,
+                [DEADLINE_FIRST_BYTE] = config->first_byte_timeout_ms,
+                [DEADLINE_IDLE] = config->idle_timeout_ms,
+                [DEADLINE_FIN_PROBE] = FIN_PROBE_MS,
+                [DEADLINE_POOL] = config->pool_idle_ms,
+                [DEADLINE_TICK] = TICK_MS,
+                [DEADLINE_HEARTBEAT] = config->heartbeat_ms,
+                [DEADLINE_LINGER] = LINGER_MS,
+        };
+
+        for (uint8_t kind = 0; kind < DEADLINE_KIND_COUNT; kind++)
+                net_deadlines_set(&worker->deadlines, kind, lengths[kind]);
+}
+
+static void stop_step(struct worker *worker);
+
+static void on_tick(struct net_deadline *deadline)
+{
+        struct worker *worker = (struct worker *)((char *)deadline - offsetof(struct worker, tick));
+
+        queue_run(worker);
+        if (worker->stopping)
+                stop_step(worker);
+        if (worker->queue_len || worker->stopping)
+                net_deadline_arm(&worker->deadlines, &worker->tick, DEADLINE_TICK);
+}
+
+static void make_deadlines(struct worker *worker)
+{
+        static void (*const handlers[DEADLINE_KIND_COUNT])(struct net_deadline *) = {
+                [DEADLINE_HEAD] = client_on_deadline,       [DEADLINE_KEEP_ALIVE] = client_on_deadline,
+                [DEADLINE_CONNECT] = route_on_connect_deadline, [DEADLINE_FIRST_BYTE] = relay_on_deadline,
+                [DEADLINE_IDLE] = relay_on_deadline,        [DEADLINE_FIN_PROBE] = client_on_fin_probe,
+                [DEADLINE_POOL] = on_pool_deadline,         [DEADLINE_TICK] = on_tick,
+                [DEADLINE_HEARTBEAT] = relay_on_heartbeat,  [DEADLINE_LINGER] = client_on_deadline,
+        };
+
+        net_deadlines_init(&worker->deadlines, &worker->loop);
+        for (uint8_t kind = 0; kind < DEADLINE_KIND_COUNT; kind++)
+                (void)net_deadlines_kind(&worker->deadlines, 0, handlers[kind]);
+        set_limits(worker);
+}
+
+static void listeners_close(struct worker *worker)
+{
+        if (!worker->listening)
+                return;
+        worker->listening = false;
+        for (unsigned i = 0; i < worker->listener_count; i++)
+                net_listener_close(&worker->listeners[i], NULL);
+}
+
+/* Stopping: no new connections, idle ones are closed, running exchanges end by themselves or are cut in the end. */
+static void stop_step(struct worker *worker)
+{
+        bool abandon = atomic_load(&worker->proxy->abandon);
+
+        for (struct client *client = worker->clients.next, *next; client != &worker->clients; client = next) {
+                next = client->next;
+                if (client->exchange && abandon)
+                        exchange_abort(client->exchange);
+                else if (client->exchange && client->exchange->state == EXCHANGE_BODY)
+                        client_refuse_draining(client);
+                else if (!client->exchange && (abandon || (client->state == CLIENT_IDLE && client->input.len == 0)))
+                        client_close(client);
+        }
+        if (worker->clients.next != &worker->clients)
+                return;
+        for (unsigned i = 0; i < POOL_BUCKETS; i++) {
+                while (worker->pool[i].next != &worker->pool[i])
+                        upstream_close(worker->pool[i].next);
+        }
+        net_deadline_disarm(&worker->tick);
+        uv_stop(&worker->loop.uv);
+}
+
+/*
+ * Requests that wait at a replica found hanging, and of which the client has seen nothing, go elsewhere. What still runs
+ * on a removed replica when its time to drain is over is cut.
+ */
+static void leave_replicas(struct worker *worker)
+{
+        for (struct client *client = worker->clients.next, *next; client != &worker->clients; client = next) {
+                struct exchange *exchange = client->exchange;
+
+                next = client->next;
+                if (!exchange || !exchange->replica)
+                        continue;
+                if (atomic_load(&exchange->replica->abandoned))
+                        relay_cut(exchange, "the replica was removed (drain-timeout)");
+                else if (exchange->counted_waiting && !exchange->committed &&
+                         exchange->sent_ns < atomic_load(&exchange->replica->stalled_ns))
+                        route_failed(exchange, FAIL_STALL, true, 504, "upstream_timeout",
+                                     "the replica hangs (stall-timeout)");
+        }
+}
+
+static void on_wake(struct net_loop *loop)
+{
+        struct worker *worker = loop->owner;
+        const struct router_config *config = atomic_load_explicit(&worker->proxy->config, memory_order_acquire);
+
+        if (config != worker->config) {
+                worker->config = config;
+                set_limits(worker);
+        }
+        if (atomic_load(&worker->proxy->leave_count) != worker->leaves_seen) {
+                worker->leaves_seen = atomic_load(&worker->proxy->leave_count);
+                leave_replicas(worker);
+        }
+        queue_run(worker);
+        if (atomic_load(&worker->proxy->draining) && !worker->stopping) {
+                worker->stopping = true;
+                listeners_close(worker);
+                net_deadline_arm(&worker->deadlines, &worker->tick, DEADLINE_TICK);
+        }
+        if (worker->stopping)
+                stop_step(worker);
+}
+
+void worker_wake(struct worker *worker)
+{
+        net_loop_wake(&worker->loop);
+}
+
+int worker_init(struct worker *worker, struct proxy *proxy, unsigned number)
+{
+        const struct router_config *config = atomic_load(&proxy->config);
+        int error;
+
+        memset(worker, 0, sizeof *worker);
+        worker->proxy = proxy;
+        worker->number = number;
+        worker->config = config;
+        worker->parser = kvr_parser_new();
+        worker->listeners = calloc(config->listen.count, sizeof *worker->listeners);
+        if (!worker->parser || !worker->listeners)
+                return UV_ENOMEM;
+        error = net_loop_init(&worker->loop);
+        if (error)
+                return error;
+        worker->loop.owner = worker;
+        worker->loop.on_wake = on_wake;
+        worker->clients.prev = worker->clients.next = &worker->clients;
+        worker->queue.queue_prev = worker->queue.queue_next = &worker->queue;
+        for (unsigned i = 0; i < POOL_BUCKETS; i++)
+                worker->pool[i].prev = worker->pool[i].next = &worker->pool[i];
+        make_deadlines(worker);
+        return 0;
+}
+
+static void on_accept(struct net_listener *listener, struct net_conn *conn)
+{
+        client_accept(listener->owner, conn);
+}
+
+int worker_listen(struct worker *worker, unsigned index, struct sockaddr_storage *addr)
+{
+        int error = net_listen(&worker->listeners[index], &worker->loop, addr, on_accept, worker);
+
+        if (!error) {
+                worker->listener_count++;
+                worker->listening = true;
+        }
+        return error;
+}
+
+static void *run(void *arg)
+{
+        struct worker *worker = arg;
+
+        uv_run(&worker->loop.uv, UV_RUN_DEFAULT);
+        atomic_fetch_sub(&worker->proxy->running, 1);
+        net_loop_wake(worker->proxy->control_loop);
+        return NULL;
+}
+
+int worker_start(struct worker *worker)
+{
+        int error;
+
+        atomic_fetch_add(&worker->proxy->running, 1);
+        error = pthread_create(&worker->thread, NULL, run, worker);
+        if (error)
+                atomic_fetch_sub(&worker->proxy->running, 1);
+        return error;
+}
+
+void worker_fini(struct worker *worker)
+{
+        if (!worker->loop.read_buf)
+                goto no_loop;
+        listeners_close(worker);
+        while (worker->clients.next != &worker->clients) {
+                struct client *client = worker->clients.next;
+
+                if (client->exchange)
+                        exchange_abort(client->exchange);
+                else
+                        client_close(client);
+        }
+        for (unsigned i = 0; i < POOL_BUCKETS; i++) {
+                while (worker->pool[i].next != &worker->pool[i])
+                        upstream_close(worker->pool[i].next);
+        }
+        net_deadlines_close(&worker->deadlines);
+        net_loop_fini(&worker->loop);
+        exchanges_destroy(worker);
+no_loop:
+        fleet_snapshot_unref(worker->fleet);
+        text_free(&worker->scratch);
+        text_free(&worker->scratch2);
+        kvr_parser_free(worker->parser);
+        free(worker->listeners);
+}

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kvroute before real llama.cpp servers: what it predicts is what they report, and it saves them work."""
+import json
+import os
+import time
+
+import pytest
+
+from client import fetch
+from harness import PATIENCE, kvroute, wait_for
+from texts import text, turns
+
+POLICIES = ["kv", "round_robin", "least_requests"]
+SCALE = 4 if os.environ.get("KVROUTE_REAL") == "long" else 1
+WORKLOADS = {
+    "shared_prefix": ["--groups", str(12 * SCALE), "--prefix-tokens", "300", "--question-tokens", "20", "--output-tokens", "4",
+                      "--requests", str(60 * SCALE), "--concurrency", "6"],
+    # Twice as many sessions as servers: with one each, least_requests would stick to them by chance.
+    "multi_turn": ["--turns", "6", "--groups", "6", "--prefix-tokens", "100", "--question-tokens", "60", "--output-tokens", "4",
+                   "--requests", str(60 * SCALE), "--concurrency", "6"],
+}
+
+
+@pytest.fixture
+def routed(fleet, replicas):
+    def start(*args):
+        router = fleet.router(*args, *replicas, ready=False)
+        router.wait_ready(*[url.split("//")[1] for url in replicas])
+        return router
+    return start
+
+
+def slots(url):
+    return fetch(url, "GET", "/slots").json
+
+
+def test_the_engine_is_recognised(routed, replicas):
+    router = routed()
+    wait_for(lambda: all(e["engine"] != "auto" for e in router.replicas().values()), what="recognised")
+    for entry in router.replicas().values():
+        assert entry["engine"] == "llamacpp" and entry["models"] == ["tiny"]
+    wait_for(lambda: all(e["running"] is not None for e in router.replicas().values()), what="load figures")
+    assert [m["id"] for m in router.get("/v1/models").json["data"]] == ["tiny"]
+
+
+def test_predictions_meet_the_engines_own_count(routed):
+    """A conversation: from the second turn on each prediction is within a few tokens of what llama.cpp reports."""
+    router = routed()
+    gaps = []
+    for number, messages in enumerate(turns(6, f"real-{time.time()}", 600)):
+        answer = router.chat(messages, model="tiny", max_tokens=4, timeout=60)
+        usage = answer.json["usage"]
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        if number >= 2:     # the tokens in a byte are learned by then
+            assert cached > 0.5 * usage["prompt_tokens"]
+            gaps.append(abs(answer.match - cached) / usage["prompt_tokens"])
+    assert max(gaps) < 0.15 and sum(gaps) / len(gaps) < 0.08, gaps
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_streams_and_whole_answers(routed, stream):
+    router = routed()
+    answer = router.chat(text(300), model="tiny", max_tokens=8, stream=stream, timeout=60)
+    assert answer.status == 200 and answer.complete
+    if stream:
+        assert answer.events[-1][1] == "[DONE]" and len(answer.events) >= 3
+        answer = router.post("/v1/messages", {"model": "tiny", "max_tokens": 8, "stream": True,
+                                              "messages": [{"role": "user", "content": "Hi"}]}, timeout=60)
+        assert answer.status == 200 and answer.events[-1][0] == "message_stop"
+
+
+def test_an_abort_frees_the_slot(routed, replicas):
+    router = routed()
+    conn = router.start_chat(text(200), model="tiny", max_tokens=4000, stream=True)
+    head = conn.head()
+    assert next(conn.pieces(head))
+    url = router.replica(head.header("x-kvroute-replica"))["url"]
+    assert any(s["is_processing"] for s in slots(url))
+    conn.close()
+    wait_for(lambda: not any(s["is_processing"] for s in slots(url)), 3, "the slot is free")
+
+
+def test_refusals_pass(routed):
+    """A prompt that is too long for a slot is the engine's 400, unchanged."""
+    router = routed()
+    answer = router.chat("long " * 8000, model="tiny", max_tokens=4, timeout=60)
+    assert answer.status == 400 and "exceed_context_size_error" in answer.body.decode()
+    assert router.chat("short", model="tiny", max_tokens=2, timeout=60).status == 200
+
+
+def bench(router, workload, seed):
+    ended = kvroute("bench", router.url, "--json", "--model", "tiny", "--seed", seed, "--workload", workload, "--stream",
+                    *WORKLOADS[workload], timeout=300)
+    assert ended.status == 0, ended.err
+    return json.loads(ended.out)
+
+
+def test_policies_side_by_side(fleet, routed, capsys):
+    """Shared prefixes and conversations under three policies: kv reuses clearly more, and knows what it reuses."""
+    found = {}
+    seed = int(time.time()) % 100000
+    for workload in WORKLOADS:
+        for number, policy in enumerate(POLICIES):
+            router = routed("--policy", policy, "--inject-usage", "on")
+            found[workload, policy] = bench(router, workload, seed * 10 + number)     # other prompts: no policy inherits
+            assert not fleet.finish_routers()
+    with capsys.disabled():
+        print("\n\nthree llama.cpp servers, two slots each, CPU\n")
+        print(f"{'workload':14} {'policy':15} {'requests':>8} {'prompt':>9} {'observed':>9} {'predicted':>9} "
+              f"{'TTFT mean':>10} {'p50':>7} {'p90':>7}")
+        for (workload, policy), r in found.items():
+            predicted = r["predicted_cached_tokens"] / max(1, r["prompt_tokens"])
+            print(f"{workload:14} {policy:15} {r['requests']:8} {r['prompt_tokens']:9} {r['observed_hit_rate']:9.1%} "
+                  f"{predicted:9.1%} {r['ttft_s']['mean']:9.3f}s {r['ttft_s']['p50']:6.3f}s {r['ttft_s']['p90']:6.3f}s")
+    for workload in WORKLOADS:
+        kv = found[workload, "kv"]
+        assert kv["errors"] == 0 and kv["rejected"] == 0 and kv["requests"] > 0
+        assert len(kv["replicas"]) == 3, "all three work"
+        for other in POLICIES[1:]:
+            assert kv["observed_hit_rate"] > found[workload, other]["observed_hit_rate"] + 0.08, (workload, other)
+            assert kv["ttft_s"]["mean"] < found[workload, other]["ttft_s"]["mean"] * 1.05 * PATIENCE
+        assert abs(kv["predicted_cached_tokens"] - kv["observed_cached_tokens"]) < 0.12 * kv["prompt_tokens"]
