@@ -10,18 +10,8 @@
 #define SEGMENT_MIN      4096
 #define SEGMENT_MAX      (1U << 20)
 #define SEGMENTS_PER_CAP 256 /* a pool grows by this part of the cap */
-#define FIRST_BUCKETS    16
 
 /* ---- life ---- */
-
-static bool buckets_init(struct buckets *buckets, struct kvr__budget *budget, size_t segment, bool vital)
-{
-        if (!kvr__pool_init(&buckets->pool, budget, sizeof(uint32_t), segment, vital))
-                return false;
-        buckets->count = FIRST_BUCKETS;
-        buckets->mask = FIRST_BUCKETS - 1;
-        return kvr__pool_grow(&buckets->pool);
-}
 
 struct kvr__index *kvr__index_new(uint64_t bytes_max)
 {
@@ -41,8 +31,8 @@ struct kvr__index *kvr__index_new(uint64_t bytes_max)
             !kvr__pool_init(&index->pairs, budget, sizeof(struct pair), segment, false) ||
             !kvr__pool_init(&index->chunks, budget, sizeof(struct chunk), segment / 4, true) ||
             !kvr__pool_init(&index->notes, budget, sizeof(struct kvr__note), segment / 4, true) ||
-            !buckets_init(&index->by_key, budget, segment / 4, false) ||
-            !buckets_init(&index->by_holder, budget, segment / 4, true)) {
+            !kvr__table_init(&index->by_key, budget, segment, false, kvr__node_hash, index) ||
+            !kvr__table_init(&index->by_holder, budget, segment, true, kvr__pair_hash, index)) {
                 kvr__index_free(index);
                 return NULL;
         }
@@ -62,8 +52,8 @@ void kvr__index_free(struct kvr__index *index)
         kvr__pool_fini(&index->pairs);
         kvr__pool_fini(&index->chunks);
         kvr__pool_fini(&index->notes);
-        kvr__pool_fini(&index->by_key.pool);
-        kvr__pool_fini(&index->by_holder.pool);
+        kvr__table_fini(&index->by_key);
+        kvr__table_fini(&index->by_holder);
         free(index);
 }
 
@@ -234,18 +224,13 @@ static void victims_prefetch(const struct kvr__index *index, const struct lane *
 
         for (int ahead = 1; ahead <= 6 && pair->prev; ahead++) {
                 pair = pair_at(index, pair->prev);
-                const struct node *node = node_at(index, pair->node);
-
-                if (ahead == 6) {
-                        __builtin_prefetch(node, 1);
-                        if (pair->prev)
-                                __builtin_prefetch(pair_at(index, pair->prev), 1);
-                } else if (ahead == 3) {
-                        node_prefetch(index, node->back);
-                        node_prefetch(index, node->chain);
-                        if (!node->back)
-                                __builtin_prefetch(bucket_of(&index->by_key, key_hash(node->key)), 1);
-                }
+                if (ahead == 3)
+                        kvr__table_prefetch(&index->by_key, key_hash(node_at(index, pair->node)->key));
+                if (ahead < 6)
+                        continue;
+                __builtin_prefetch(node_at(index, pair->node), 1);
+                if (pair->prev)
+                        __builtin_prefetch(pair_at(index, pair->prev), 1);
         }
 }
 
@@ -404,15 +389,6 @@ static uint32_t touch_insert(struct kvr__index *index, uint32_t node, const stru
         return number;
 }
 
-/* Asks for the memory that inserting the next points will write to: the bucket, and the node that is first in it. */
-static void touch_prefetch(const struct kvr__index *index, const struct kvr_point *points, uint32_t i, uint32_t count)
-{
-        if (i + 8 < count)
-                __builtin_prefetch(bucket_of(&index->by_key, key_hash(points[i + 8].key)), 1);
-        if (i + 4 < count)
-                node_prefetch(index, *bucket_of(&index->by_key, key_hash(points[i + 4].key)));
-}
-
 uint32_t kvr__index_touch(struct kvr__index *index, struct kvr__path *path, const struct kvr_point *points,
                           uint32_t count, const struct kvr__touch *touch)
 {
@@ -420,7 +396,8 @@ uint32_t kvr__index_touch(struct kvr__index *index, struct kvr__path *path, cons
         uint32_t cursor, i = touch_held(index, path, touch, &cursor);
 
         for (; i < count; i++) {
-                touch_prefetch(index, points, i, count);
+                if (i + 8 < count)
+                        kvr__table_prefetch(&index->by_key, key_hash(points[i + 8].key));
                 if (!room_make(index, touch->lane, cursor))
                         break;
                 uint32_t node = touch_node(index, path, points, i, touch->tokens_per_unit);
@@ -463,10 +440,10 @@ void kvr__index_stats(const struct kvr__index *index, struct kvr__index_stats *r
         *ret = (struct kvr__index_stats){
                 .bytes = index->budget.bytes,
                 .bytes_max = index->budget.bytes_max,
-                .nodes = index->node_count,
+                .nodes = index->by_key.items,
                 .pairs = index->pair_count,
                 .pairs_closed = index->closed_pairs,
-                .shared_pairs = index->shared_pairs,
+                .shared_pairs = index->by_holder.items,
                 .notes = index->note_count,
                 .evictions = index->evictions,
         };

@@ -23,8 +23,8 @@
  * lanes) and have their pairs in a second table. Nodes are numbered in the order in which chains came, so the next point
  * of a prompt is mostly the next node and needs no hash look-up.
  *
- * Memory: 28 bytes a node and 4 of its table, 20 bytes a pair, for a shared one about 4 more and the set. All of it,
- * tables included, stays below the cap given to kvr__index_new; at the cap the longest lane's tail makes room.
+ * Memory: 20 bytes a node and 10 of its table, 16 bytes a pair, for a shared one 10 more and the set. All of it, tables
+ * included, stays below the cap given to kvr__index_new; at the cap the longest lane's tail makes room.
  * Owner: whoever holds the router's lock.
  */
 #ifndef KVROUTE_LIB_INDEX_H

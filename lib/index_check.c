@@ -13,33 +13,67 @@ static uint32_t holders_count(const struct kvr__index *index, const struct node 
         return count < 2 ? 0 : count; /* a set of one should have become a plain holder */
 }
 
-static bool nodes_check(const struct kvr__index *index)
+struct sums {
+        uint64_t nodes, holders, notes, pairs;
+};
+
+static bool node_check(const struct kvr__index *index, uint32_t number, struct sums *sums)
 {
-        uint64_t nodes = 0, holders = 0, notes = 0;
+        const struct node *node = node_at(index, number);
+        uint32_t count = holders_count(index, node);
 
-        for (uint32_t b = 0; b < index->by_key.count; b++) {
-                uint32_t before = 0;
+        if (!(node->size & NODE_LIVE) || !count)
+                return false;
+        if (!(node->size & NODE_SHARED) && pair_at(index, node->holder)->node != number)
+                return false;
+        sums->nodes++;
+        sums->holders += count;
+        sums->notes += node->note != 0;
+        return true;
+}
 
-                for (uint32_t number = *(uint32_t *)kvr__pool_at(&index->by_key.pool, b); number;) {
-                        const struct node *node = node_at(index, number);
-                        uint32_t count = holders_count(index, node);
+static bool pair_check(const struct kvr__index *index, uint32_t number, struct sums *sums)
+{
+        const struct pair *pair = pair_at(index, number);
 
-                        if (!(node->size & NODE_LIVE) || !count || ++nodes > index->node_count)
+        sums->pairs++;
+        return pair->lane != KVR__NO_LANE && (node_at(index, pair->node)->size & NODE_SHARED);
+}
+
+/* Every item in the line it belongs to, without gaps, and as many as are counted. */
+static bool table_check(const struct kvr__index *index, const struct kvr__table *table,
+                        bool (*item_check)(const struct kvr__index *, uint32_t, struct sums *), struct sums *sums)
+{
+        uint32_t items = 0;
+
+        for (uint32_t at = 0; at < table->count; at++) {
+                const struct kvr__line *first = kvr__pool_at(&table->lines, at), *line = first;
+                bool ended = false;
+
+                for (uint32_t i = 0;; i++) {
+                        if (i == KVR__LINE_ITEMS) {
+                                if (!line->more)
+                                        break;
+                                line = kvr__pool_at(&table->reserve, line->more);
+                                if (!line->numbers[0])
+                                        return false;
+                                i = 0;
+                        }
+                        uint32_t number = line->numbers[i];
+
+                        if (!number) {
+                                ended = true;
+                                continue;
+                        }
+                        uint32_t hash = table->hash_of(table->ctx, number);
+
+                        if (ended || line->tags[i] != hash >> 16 || kvr__table_line(table, hash) != first)
                                 return false;
-                        if (bucket_of(&index->by_key, key_hash(node->key)) !=
-                            (uint32_t *)kvr__pool_at(&index->by_key.pool, b))
+                        if (++items > table->items || !item_check(index, number, sums))
                                 return false;
-                        if (!(node->size & NODE_SHARED) && pair_at(index, node->holder)->node != number)
-                                return false;
-                        if (node->back != before)
-                                return false;
-                        before = number;
-                        holders += count;
-                        notes += node->note != 0;
-                        number = node->chain;
                 }
         }
-        return nodes == index->node_count && holders == index->pair_count && notes == index->note_count;
+        return items == table->items;
 }
 
 static bool lane_check(const struct kvr__index *index, uint32_t number)
@@ -84,5 +118,9 @@ bool kvr__index_check(const struct kvr__index *index)
                 return false;
         if (index->budget.bytes > index->budget.bytes_max)
                 return false;
-        return nodes_check(index);
+        struct sums sums = {0};
+
+        return table_check(index, &index->by_key, node_check, &sums) &&
+               table_check(index, &index->by_holder, pair_check, &sums) && sums.holders == index->pair_count &&
+               sums.notes == index->note_count;
 }

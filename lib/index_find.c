@@ -17,23 +17,21 @@ static bool node_is(const struct kvr__index *index, uint32_t number, uint64_t ke
 static uint32_t find_batch(const struct kvr__index *index, const struct kvr_point *points, uint32_t count,
                            uint32_t *ret_nodes)
 {
-        const uint32_t *buckets[FIND_BATCH];
-
-        for (uint32_t i = 0; i < count; i++) {
-                buckets[i] = bucket_of(&index->by_key, key_hash(points[i].key));
-                __builtin_prefetch(buckets[i]);
-        }
         for (uint32_t i = 0; i < count; i++)
-                if (*buckets[i])
-                        __builtin_prefetch(node_at(index, *buckets[i]));
+                kvr__table_prefetch(&index->by_key, key_hash(points[i].key));
         for (uint32_t i = 0; i < count; i++) {
-                uint32_t number = *buckets[i];
+                struct kvr__table_walk walk = kvr__table_begin(&index->by_key, key_hash(points[i].key));
 
-                while (number && node_at(index, number)->key != points[i].key)
-                        number = node_at(index, number)->chain;
-                if (!number)
+                ret_nodes[i] = kvr__table_next(&index->by_key, &walk);
+                if (ret_nodes[i])
+                        __builtin_prefetch(node_at(index, ret_nodes[i]));
+        }
+        for (uint32_t i = 0; i < count; i++) {
+                /* The first with the tag is nearly always the one. */
+                if (!ret_nodes[i] || node_at(index, ret_nodes[i])->key != points[i].key)
+                        ret_nodes[i] = kvr__node_find(index, points[i].key);
+                if (!ret_nodes[i])
                         return i;
-                ret_nodes[i] = number;
         }
         return count;
 }

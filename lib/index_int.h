@@ -4,6 +4,7 @@
 #define KVROUTE_LIB_INDEX_INT_H
 
 #include "index.h"
+#include "table.h"
 
 #define NODE_SHARED     0x80000000U /* holder is a set, not a pair */
 #define NODE_LIVE       0x40000000U
@@ -14,21 +15,18 @@
 #define ROOM_ATTEMPTS   64          /* evictions that one insertion may cause before it gives up */
 #define VICTIM_LIFETIME 256         /* evictions until the longest lane is looked for again */
 
-/* Four-byte alignment, so that a node has 28 bytes. */
+/* Four-byte alignment, so that a node has 20 bytes. */
 typedef uint64_t node_key __attribute__((aligned(4)));
 
 /* Items of a pool lend their first four bytes to its free list: no field that tells live from dead may be first. */
 struct node {
-        uint32_t chain; /* next in the same bucket */
-        uint32_t back;  /* the one before in it, 0 for the first: evicted nodes are at the far end of long-grown chains */
+        uint32_t holder; /* pair, or first chunk of a set */
         node_key key;
-        uint32_t holder;
         uint32_t size; /* NODE_SIZE and flags */
         uint32_t note;
 };
 
 struct pair {
-        uint32_t chain; /* next in the same bucket, for pairs of shared nodes */
         uint32_t node;
         uint32_t prev, next; /* order of the lane: prev is more recent */
         uint16_t lane;       /* KVR__NO_LANE in a free one */
@@ -41,16 +39,6 @@ struct chunk {
         uint16_t word;
         uint16_t unused;
         uint64_t bits;
-};
-
-/*
- * Linear hashing: buckets 0..count-1 are in use, and each insertion may split one, so that the table grows with the
- * content in steps of bounded cost and never has to be rebuilt.
- */
-struct buckets {
-        struct kvr__pool pool;
-        uint32_t count;
-        uint32_t mask; /* count rounded up to a power of two, minus one */
 };
 
 enum lane_state { LANE_FREE, LANE_OPEN, LANE_CLOSED };
@@ -67,25 +55,19 @@ struct lane {
 struct kvr__index {
         struct kvr__budget budget;
         struct kvr__pool nodes, pairs, chunks, notes;
-        struct buckets by_key, by_holder;
+        struct kvr__table by_key;    /* nodes */
+        struct kvr__table by_holder; /* pairs of shared nodes */
         struct lane *lanes;
         uint32_t lane_room, lanes_open, lanes_closed;
         uint16_t closed_head;
         uint16_t victim; /* the longest lane when last looked for */
         uint32_t victim_left;
-        uint64_t node_count, pair_count, closed_pairs, shared_pairs, note_count, evictions;
+        uint64_t pair_count, closed_pairs, note_count, evictions;
 };
 
 static inline struct node *node_at(const struct kvr__index *index, uint32_t number)
 {
         return kvr__pool_at(&index->nodes, number);
-}
-
-/* Asks for a node's memory, if it is one. */
-static inline void node_prefetch(const struct kvr__index *index, uint32_t number)
-{
-        if (number)
-                __builtin_prefetch(node_at(index, number), 1);
 }
 
 static inline struct pair *pair_at(const struct kvr__index *index, uint32_t number)
@@ -108,19 +90,13 @@ static inline uint32_t holder_hash(uint32_t node, uint16_t lane)
         return (uint32_t)((((uint64_t)node << 16 | lane) * 0xd6e8feb86659fd93ULL) >> 32);
 }
 
-static inline uint32_t *bucket_of(const struct buckets *buckets, uint32_t hash)
-{
-        uint32_t at = hash & buckets->mask;
-
-        if (at >= buckets->count)
-                at &= buckets->mask >> 1;
-        return kvr__pool_at(&buckets->pool, at);
-}
-
 /* Does the node know this lane as a holder? */
 bool kvr__node_has(const struct kvr__index *index, const struct node *node, uint16_t lane);
 /* The pair of a node and a lane, or 0. `guess` is looked at first. */
 uint32_t kvr__pair_find(const struct kvr__index *index, uint32_t node, uint16_t lane, uint32_t guess);
+/* The hashes of a node and of a shared pair, for their tables. */
+uint32_t kvr__node_hash(const void *index, uint32_t number);
+uint32_t kvr__pair_hash(const void *index, uint32_t number);
 /* Number of the node with that key, or 0. */
 uint32_t kvr__node_find(const struct kvr__index *index, uint64_t key);
 /* A live node without holders; 0 when there is no room. */

@@ -2,129 +2,55 @@
 /* Nodes of the cache index and the sets of their holders. */
 #include "index_int.h"
 
-#define SPLIT_AHEAD 6
-
 /* ---- tables ---- */
 
-/* Takes one more bucket into use if the budget allows; chains just get longer otherwise. Returns the one to split. */
-static uint32_t *buckets_extend(struct buckets *buckets)
+uint32_t kvr__node_hash(const void *ctx, uint32_t number)
 {
-        if (buckets->count >= kvr__pool_room(&buckets->pool) && !kvr__pool_grow(&buckets->pool))
-                return NULL;
-        uint32_t fresh = buckets->count++;
-
-        if (fresh > buckets->mask)
-                buckets->mask = buckets->mask * 2 + 1;
-        *(uint32_t *)kvr__pool_at(&buckets->pool, fresh) = 0;
-        return kvr__pool_at(&buckets->pool, fresh & (buckets->mask >> 1));
+        return key_hash(node_at(ctx, number)->key);
 }
 
-static void chain_push(struct kvr__index *index, uint32_t *first, uint32_t number, struct node *node)
+uint32_t kvr__pair_hash(const void *ctx, uint32_t number)
 {
-        node->chain = *first;
-        node->back = 0;
-        if (*first)
-                node_at(index, *first)->back = number;
-        *first = number;
+        const struct pair *pair = pair_at(ctx, number);
+
+        return holder_hash(pair->node, pair->lane);
 }
 
-static void nodes_split(struct kvr__index *index)
+static bool shared_insert(struct kvr__index *index, uint32_t number)
 {
-        uint32_t *old = buckets_extend(&index->by_key);
-
-        if (!old)
-                return;
-        uint32_t number = *old, kept = 0, moved = 0, soon = ((index->by_key.count - 1) & (index->by_key.mask >> 1)) + SPLIT_AHEAD;
-
-        /* Buckets are split in their order, so the nodes that will have to be read are known. */
-        if (soon < index->by_key.count)
-                node_prefetch(index, *(uint32_t *)kvr__pool_at(&index->by_key.pool, soon));
-
-        uint32_t *fresh = kvr__pool_at(&index->by_key.pool, index->by_key.count - 1);
-
-        while (number) {
-                struct node *node = node_at(index, number);
-                uint32_t next = node->chain;
-                bool moves = bucket_of(&index->by_key, key_hash(node->key)) == fresh;
-                uint32_t *first = moves ? &moved : &kept;
-
-                chain_push(index, first, number, node);
-                number = next;
-        }
-        *old = kept;
-        *fresh = moved;
-}
-
-static void pairs_split(struct kvr__index *index)
-{
-        uint32_t *old = buckets_extend(&index->by_holder);
-
-        if (!old)
-                return;
-        uint32_t number = *old;
-
-        *old = 0;
-        while (number) {
-                struct pair *pair = pair_at(index, number);
-                uint32_t next = pair->chain;
-                uint32_t *bucket = bucket_of(&index->by_holder, holder_hash(pair->node, pair->lane));
-
-                pair->chain = *bucket;
-                *bucket = number;
-                number = next;
-        }
-}
-
-static void shared_insert(struct kvr__index *index, uint32_t number)
-{
-        struct pair *pair = pair_at(index, number);
-        uint32_t *bucket = bucket_of(&index->by_holder, holder_hash(pair->node, pair->lane));
-
-        pair->chain = *bucket;
-        *bucket = number;
-        if (++index->shared_pairs > index->by_holder.count)
-                pairs_split(index);
+        return kvr__table_insert(&index->by_holder, kvr__pair_hash(index, number), number);
 }
 
 static void shared_remove(struct kvr__index *index, uint32_t number)
 {
-        const struct pair *pair = pair_at(index, number);
-        uint32_t *link = bucket_of(&index->by_holder, holder_hash(pair->node, pair->lane));
-
-        while (*link != number)
-                link = &pair_at(index, *link)->chain;
-        *link = pair->chain;
-        index->shared_pairs--;
+        kvr__table_remove(&index->by_holder, kvr__pair_hash(index, number), number);
 }
 
 static uint32_t shared_find(const struct kvr__index *index, uint32_t node, uint16_t lane)
 {
-        uint32_t number = *bucket_of(&index->by_holder, holder_hash(node, lane));
+        struct kvr__table_walk walk = kvr__table_begin(&index->by_holder, holder_hash(node, lane));
+        uint32_t number;
 
-        while (number) {
+        while ((number = kvr__table_next(&index->by_holder, &walk)) != 0) {
                 const struct pair *pair = pair_at(index, number);
 
                 if (pair->node == node && pair->lane == lane)
-                        return number;
-                number = pair->chain;
+                        break;
         }
-        return 0;
+        return number;
 }
 
 /* ---- nodes ---- */
 
 uint32_t kvr__node_find(const struct kvr__index *index, uint64_t key)
 {
-        uint32_t number = *bucket_of(&index->by_key, key_hash(key));
+        struct kvr__table_walk walk = kvr__table_begin(&index->by_key, key_hash(key));
+        uint32_t number;
 
-        while (number) {
-                const struct node *node = node_at(index, number);
-
-                if (node->key == key)
-                        return number;
-                number = node->chain;
-        }
-        return 0;
+        while ((number = kvr__table_next(&index->by_key, &walk)) != 0)
+                if (node_at(index, number)->key == key)
+                        break;
+        return number;
 }
 
 uint32_t kvr__node_make(struct kvr__index *index, uint64_t key, uint32_t size)
@@ -133,32 +59,25 @@ uint32_t kvr__node_make(struct kvr__index *index, uint64_t key, uint32_t size)
 
         if (!number)
                 return 0;
-        struct node *node = node_at(index, number);
-
-        *node = (struct node){.key = key, .size = size | NODE_LIVE};
-        chain_push(index, bucket_of(&index->by_key, key_hash(key)), number, node);
-        if (++index->node_count > index->by_key.count)
-                nodes_split(index);
-        return number;
+        *node_at(index, number) = (struct node){.key = key, .size = size | NODE_LIVE};
+        if (kvr__table_insert(&index->by_key, key_hash(key), number))
+                return number;
+        node_at(index, number)->size = 0;
+        kvr__pool_give(&index->nodes, number);
+        return 0;
 }
 
 void kvr__node_drop(struct kvr__index *index, uint32_t number)
 {
         struct node *node = node_at(index, number);
 
-        if (node->back)
-                node_at(index, node->back)->chain = node->chain;
-        else
-                *bucket_of(&index->by_key, key_hash(node->key)) = node->chain;
-        if (node->chain)
-                node_at(index, node->chain)->back = node->back;
+        kvr__table_remove(&index->by_key, key_hash(node->key), number);
         if (node->note) {
                 kvr__pool_give(&index->notes, node->note);
                 index->note_count--;
         }
         node->size = 0;
         node->note = 0;
-        index->node_count--;
         kvr__pool_give(&index->nodes, number);
 }
 
@@ -243,8 +162,12 @@ static bool holder_share(struct kvr__index *index, struct node *node)
                 node->holder = only;
                 return false;
         }
+        if (!shared_insert(index, only)) {
+                kvr__pool_give(&index->chunks, node->holder);
+                node->holder = only;
+                return false;
+        }
         node->size |= NODE_SHARED;
-        shared_insert(index, only);
         return true;
 }
 
@@ -277,12 +200,13 @@ bool kvr__holder_add(struct kvr__index *index, uint32_t number)
         }
         if (!(node->size & NODE_SHARED) && !holder_share(index, node))
                 return false;
-        if (!set_add(index, node, pair->lane)) {
-                holder_unshare(index, pair->node);
-                return false;
+        if (set_add(index, node, pair->lane)) {
+                if (shared_insert(index, number))
+                        return true;
+                set_drop(index, node, pair->lane);
         }
-        shared_insert(index, number);
-        return true;
+        holder_unshare(index, pair->node);
+        return false;
 }
 
 void kvr__holder_drop(struct kvr__index *index, uint32_t number)

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LINE_BYTES 64
+
 bool kvr__pool_init(struct kvr__pool *pool, struct kvr__budget *budget, size_t item_bytes, size_t segment_bytes,
                     bool vital)
 {
@@ -45,7 +47,8 @@ bool kvr__pool_grow(struct kvr__pool *pool)
 
         if (pool->segment_count == pool->segment_max || budget->bytes + bytes > limit)
                 return false;
-        unsigned char *segment = calloc(1, bytes);
+        /* Whole cache lines. The content stays undefined, so that memory is not touched before it is used. */
+        unsigned char *segment = aligned_alloc(LINE_BYTES, (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES);
 
         if (!segment)
                 return false;

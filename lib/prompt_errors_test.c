@@ -277,8 +277,7 @@ static void test_body_limit(void **state)
 static void test_errors_quote_nothing(void **state)
 {
         static const char *const bodies[] = {
-                "{\"messages\":[{\"role\":\"SECRET\",\"content\":[{\"type\":\"text\",\"text\":{\"SECRET\":1}}"
-                "]}]}",
+                "{\"messages\":[{\"role\":\"SECRET\",\"content\":[{\"text\":{\"SECRET\":1}}]}]}",
                 "{\"messages\":[{\"SECRET\":1,\"content\":\"SECRET\",\"content\":\"SECRET\"}]}",
                 "{\"SECRET\":\"SECRET",
                 "{\"model\":{\"SECRET\":1}}",

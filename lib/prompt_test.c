@@ -303,6 +303,34 @@ static void test_streaming(void **state)
         }
 }
 
+/* Where a host that wants usage must write `true` over what the client wrote. */
+static void test_usage_denied(void **state)
+{
+        static const struct {
+                const char *body;
+                uint32_t options_null, denied;
+        } cases[] = {
+                {"{\"stream\":true}", 0, 0},
+                {"{\"stream_options\":null}", 18, 0},
+                {"{\"stream_options\":{}}", 0, 0},
+                {"{\"stream_options\":{\"include_usage\":true}}", 0, 0},
+                {"{\"stream_options\":{\"include_usage\":false}}", 0, 35},
+                {"{\"stream_options\":{\"include_usage\": null}}", 0, 36},
+                {"{\"stream_options\":{\"include_usage\":\"no\"}}", 0, 0},
+                {"{\"stream_options\":[null]}", 0, 0},
+        };
+
+        (void)state;
+        for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+                read_ok(KVR_API_CHAT, cases[i].body);
+                if (prompt.stream_options_null != cases[i].options_null ||
+                    prompt.usage_denied != cases[i].denied)
+                        fail_msg("%u %u: %s", prompt.stream_options_null, prompt.usage_denied, cases[i].body);
+                if (prompt.stream_options_null)
+                        assert_memory_equal(cases[i].body + prompt.stream_options_null, "null", 4);
+        }
+}
+
 static void test_places_for_insertion(void **state)
 {
         (void)state;
@@ -361,6 +389,7 @@ int main(void)
                 cmocka_unit_test(test_previous),
                 cmocka_unit_test(test_limits),
                 cmocka_unit_test(test_streaming),
+                cmocka_unit_test(test_usage_denied),
                 cmocka_unit_test(test_places_for_insertion),
                 cmocka_unit_test(test_prompt_counts),
         };

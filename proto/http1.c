@@ -234,6 +234,14 @@ static bool has_bare_lf(const char *buf, size_t len)
         return false;
 }
 
+/* A server of another protocol says something short and then waits: its first bytes tell, no head ever will. */
+static bool may_be_response(const char *buf, size_t len)
+{
+        static const char start[] = "HTTP/";
+
+        return len == 0 || *buf == '\r' || memcmp(buf, start, len < sizeof start - 1 ? len : sizeof start - 1) == 0;
+}
+
 static enum http1_result bad(struct http1_parser *parser, enum http1_result result, const char *why)
 {
         parser->error = why;
@@ -319,6 +327,8 @@ enum http1_result http1_head(struct http1_parser *parser, const char *buf, size_
         if (head_len == 0) {
                 if (has_bare_lf(buf + skip, len - skip))
                         return bad(parser, HTTP1_BAD, "a line does not end in CRLF");
+                if (!request && !may_be_response(buf, len))
+                        return bad(parser, HTTP1_BAD, "not an HTTP response");
                 return HTTP1_MORE;
         }
 

@@ -25,8 +25,8 @@ static void collect(void *ctx, const char *data, size_t len)
 }
 
 /* Parses one message from all prefixes of `bytes`, as if they came one byte at a time, then in one piece. */
-static enum http1_result parse(enum http1_kind kind, const char *bytes, struct http1_head *head, struct text *body,
-                               size_t *used)
+static enum http1_result parse(enum http1_kind kind, const char *bytes, struct http1_head *head,
+                               struct text *body, size_t *used)
 {
         struct http1_parser parser;
         size_t len = strlen(bytes), head_used = 0, body_used = 0;
@@ -50,7 +50,8 @@ static void request_with_length(void **state)
 
         (void)state;
         assert_int_equal(parse(HTTP1_REQUEST,
-                               "POST /v1/chat/completions?a=1 HTTP/1.1\r\nHost: x\r\nContent-Length: 5 \r\nX-A:  b\t\r\n\r\nhelloGET /",
+                               "POST /v1/chat/completions?a=1 HTTP/1.1\r\nHost: x\r\nContent-Length: 5 "
+                               "\r\nX-A:  b\t\r\n\r\nhelloGET /",
                                &head, &body, &used),
                          HTTP1_DONE);
         assert_memory_equal(head.method.data, "POST", head.method.len);
@@ -61,7 +62,8 @@ static void request_with_length(void **state)
         assert_int_equal(body.len, 5);
         assert_memory_equal(body.data, "hello", 5);
         assert_int_equal(http1_find(&head, "x-a")->value.len, 1);
-        assert_int_equal(used, strlen("POST /v1/chat/completions?a=1 HTTP/1.1\r\nHost: x\r\nContent-Length: 5 \r\nX-A:  b\t\r\n\r\nhello"));
+        assert_int_equal(used, strlen("POST /v1/chat/completions?a=1 HTTP/1.1\r\nHost: x\r\nContent-Length: "
+                                      "5 \r\nX-A:  b\t\r\n\r\nhello"));
 }
 
 static void byte_by_byte(void **state)
@@ -98,7 +100,8 @@ static void byte_by_byte(void **state)
 static void smuggling_is_refused(void **state)
 {
         static const char *const requests[] = {
-                "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+                "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: "
+                "chunked\r\n\r\n0\r\n\r\n",
                 "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
                 "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
                 "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3, 3\r\n\r\nabc",
@@ -106,7 +109,8 @@ static void smuggling_is_refused(void **state)
                 "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: +3\r\n\r\nabc",
                 "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\n",
                 "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n",
-                "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+                "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: "
+                "chunked\r\n\r\n0\r\n\r\n",
                 "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
                 "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
                 "GET / HTTP/1.1\r\nHost: x\r\nA: b\r\n folded\r\n\r\n",
@@ -177,15 +181,22 @@ static void responses_end_as_they_say(void **state)
         size_t used;
 
         (void)state;
-        assert_int_equal(parse(HTTP1_RESPONSE, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", &head, &body, &used),
-                         HTTP1_DONE);
+        assert_int_equal(
+                parse(HTTP1_RESPONSE, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", &head, &body, &used),
+                HTTP1_DONE);
         assert_int_equal(head.status, 200);
         assert_int_equal(body.len, 2);
-        assert_int_equal(parse(HTTP1_RESPONSE, "HTTP/1.1 204 No Content\r\n\r\n", &head, &body, &used), HTTP1_DONE);
+        assert_int_equal(parse(HTTP1_RESPONSE, "HTTP/1.1 204 No Content\r\n\r\n", &head, &body, &used),
+                         HTTP1_DONE);
         assert_true(head.no_body);
         assert_int_equal(parse(HTTP1_RESPONSE, "HTTP/1.1 200 OK\r\n\r\nuntil the end", &head, &body, &used),
                          HTTP1_MORE);
         assert_int_equal(body.len, 13);
+
+        /* Another protocol is told by its first bytes, without waiting for a head. */
+        assert_int_equal(parse(HTTP1_RESPONSE, "SSH-2.0-OpenSSH_9\r\n", &head, &body, &used), HTTP1_BAD);
+        assert_int_equal(parse(HTTP1_RESPONSE, "HT", &head, &body, &used), HTTP1_MORE);
+        assert_int_equal(parse(HTTP1_RESPONSE, "HTTP/1.1 2", &head, &body, &used), HTTP1_MORE);
 
         static const char open[] = "HTTP/1.0 200 OK\r\n\r\nxy";
         body = (struct text){0};
@@ -199,7 +210,8 @@ static void responses_end_as_they_say(void **state)
         body = (struct text){0};
         http1_init(&parser, HTTP1_RESPONSE);
         assert_int_equal(http1_head(&parser, cut, sizeof cut - 1, &head, &used), HTTP1_DONE);
-        assert_int_equal(http1_body(&parser, cut + used, sizeof cut - 1 - used, collect, &body, &used), HTTP1_MORE);
+        assert_int_equal(http1_body(&parser, cut + used, sizeof cut - 1 - used, collect, &body, &used),
+                         HTTP1_MORE);
         assert_int_equal(body.len, 2);
         assert_false(http1_eof(&parser));
 
@@ -213,8 +225,9 @@ static void responses_end_as_they_say(void **state)
 
 static void hop_by_hop_fields(void **state)
 {
-        static const char bytes[] = "GET / HTTP/1.1\r\nHost: x\r\nConnection: x-mine , Close\r\nX-Mine: 1\r\nX-Other: 2\r\n"
-                                    "Keep-Alive: 3\r\n\r\n";
+        static const char bytes[] =
+                "GET / HTTP/1.1\r\nHost: x\r\nConnection: x-mine , Close\r\nX-Mine: 1\r\nX-Other: 2\r\n"
+                "Keep-Alive: 3\r\n\r\n";
         struct http1_head head;
         struct text body;
         size_t used;
@@ -229,7 +242,8 @@ static void hop_by_hop_fields(void **state)
 
 static void upgrade_leaves_the_rest_alone(void **state)
 {
-        static const char bytes[] = "GET /v1/realtime HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n\x81\x01";
+        static const char bytes[] = "GET /v1/realtime HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: "
+                                    "websocket\r\n\r\n\x81\x01";
         struct http1_head head;
         struct text body;
         size_t used;
@@ -244,9 +258,9 @@ static void upgrade_leaves_the_rest_alone(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(request_with_length),      cmocka_unit_test(byte_by_byte),
-                cmocka_unit_test(smuggling_is_refused),     cmocka_unit_test(limits_at_their_edge),
-                cmocka_unit_test(responses_end_as_they_say), cmocka_unit_test(hop_by_hop_fields),
+                cmocka_unit_test(request_with_length),           cmocka_unit_test(byte_by_byte),
+                cmocka_unit_test(smuggling_is_refused),          cmocka_unit_test(limits_at_their_edge),
+                cmocka_unit_test(responses_end_as_they_say),     cmocka_unit_test(hop_by_hop_fields),
                 cmocka_unit_test(upgrade_leaves_the_rest_alone),
         };
 

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,8 +87,7 @@ static void test_bad_lines_are_skipped(void **state)
                 struct prom_reader r;
                 struct prom_sample s;
 
-                strncat(page, bad[i], 200);
-                strncat(page, "\ngood 1\n", 20);
+                snprintf(page, sizeof page, "%s\ngood 1\n", bad[i]);
                 prom_init(&r, slice(page));
                 assert_true(prom_next(&r, &s));
                 check_slice(s.name, "good");

@@ -25,8 +25,8 @@ static void note(struct seen *seen, const struct sse_event *ev)
         if (ev->first_token)
                 seen->kinds[seen->count++] = 'T';
         seen->kinds[seen->count] = 0;
-        strncat(seen->names, ";", sizeof seen->names - strlen(seen->names) - 1);
-        strncat(seen->names, ev->name.data, ev->name.len);
+        size_t used = strlen(seen->names);
+        snprintf(seen->names + used, sizeof seen->names - used, ";%.*s", (int)ev->name.len, ev->name.data);
 }
 
 /* Feeds text in pieces of `step` bytes, each in its own exactly sized allocation. */

@@ -309,15 +309,7 @@ static void write_explanation(struct text *json, const struct kvr_prompt *prompt
 
 static struct kvr_slice alias_target(void *ctx, struct kvr_slice model)
 {
-        const struct router_config *config = ctx;
-
-        for (size_t i = 0; i < config->aliases.count; i++) {
-                const char *name = config->aliases.items[i].name;
-
-                if (strlen(name) == model.len && memcmp(name, model.data, model.len) == 0)
-                        return (struct kvr_slice){config->aliases.items[i].target, strlen(config->aliases.items[i].target)};
-        }
-        return model;
+        return config_alias_target(ctx, model);
 }
 
 static void explain(struct admin *admin, struct net_exchange *exchange)
@@ -345,7 +337,7 @@ static void explain(struct admin *admin, struct net_exchange *exchange)
                                   net_exchange_body(exchange), &options, &prompt, &err);
         if (status == KVR_OK) {
                 request.prompt = &prompt;
-                request.model = alias_target((void *)(uintptr_t)config, prompt.model);
+                request.model = config_alias_target(config, prompt.model);
                 request.affinity = prompt.hint;
                 status = kvr_explain(proxy->router, &request, &decision, candidates, CANDIDATES_MAX, &count, &err);
         }

@@ -66,6 +66,8 @@ struct config_workload {
 #define CONFIG_FIELD_ALIASES   struct config_aliases
 
 /* 0 in a MILLIS field with `off` allowed means off. Strings are never NULL ("" when empty). */
+/* One per process: the order of the table is worth more than the bytes between its fields. */
+/* NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding) */
 struct router_config {
 #define GROUP(title)
 #define OPTION(field, name, type, min, max, fallback, flags, argument, help) CONFIG_FIELD_##type field;
@@ -113,6 +115,9 @@ void config_free(struct router_config *config); /* NULL is fine; wipes secrets *
  */
 KVR_MUST_USE enum config_result config_parse_yaml(const char *name, struct kvr_slice text,
                                                   struct router_config **ret, struct config_error *err);
+
+/* The model that a name stands for: an alias' target, else the name itself. Cost: the number of aliases. */
+struct kvr_slice config_alias_target(const struct router_config *config, struct kvr_slice model);
 
 /*
  * What a reload cannot change: names of options that differ between the two and need a restart, separated by

@@ -253,6 +253,17 @@ static bool workload_fits(const struct config_workload *w, struct kvr_slice path
                (strlen(w->header_value) == value.len && memcmp(w->header_value, value.data, value.len) == 0);
 }
 
+struct kvr_slice config_alias_target(const struct router_config *config, struct kvr_slice model)
+{
+        for (size_t i = 0; i < config->aliases.count; i++) {
+                const struct config_alias *alias = &config->aliases.items[i];
+
+                if (strlen(alias->name) == model.len && memcmp(alias->name, model.data, model.len) == 0)
+                        return (struct kvr_slice){alias->target, strlen(alias->target)};
+        }
+        return model;
+}
+
 const char *config_workload(const struct router_config *config, struct kvr_slice path, struct kvr_slice model,
                             struct kvr_slice api_key, struct kvr_slice (*header)(void *ctx, const char *name),
                             void *ctx)

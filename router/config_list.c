@@ -14,28 +14,28 @@ static void *field(struct config_builder *b, const struct option_row *option)
         return (char *)b->config + option->offset;
 }
 
-/* Grows an array by one element of `size` bytes. */
-static bool grow(struct config_builder *b, void *items_field, size_t count, size_t size, const char *place)
+/* The array, moved where it has room for one element more; NULL: out of memory, and the old one is still
+ * there. */
+static void *grown(struct config_builder *b, void *items, size_t count, size_t size, const char *place)
 {
-        void *items;
+        if (count > 0 && (count & (count - 1)) != 0)
+                return items;
+        void *more = realloc(items, (count > 0 ? 2 * count : 1) * size);
 
-        memcpy(&items, items_field, sizeof items);
-        if ((count & (count - 1)) == 0) {
-                void *more = realloc(items, (count ? 2 * count : 1) * size);
-
-                if (!more)
-                        return config_no_memory(b, place);
-                memcpy(items_field, &more, sizeof more);
-        }
-        return true;
+        if (!more)
+                config_no_memory(b, place);
+        return more;
 }
 
 bool config_add_string(struct config_builder *b, struct config_strings *list, char *text, const char *place)
 {
-        if (!text || !grow(b, &list->items, list->count, sizeof *list->items, place)) {
+        char **items = text ? grown(b, list->items, list->count, sizeof *items, place) : NULL;
+
+        if (!items) {
                 free(text);
                 return false;
         }
+        list->items = items;
         list->items[list->count++] = text;
         return true;
 }
@@ -148,13 +148,16 @@ bool config_add_replica(struct config_builder *b, enum config_source source, str
         }
         if (ok && !config_is_overridden(b, option, source)) {
                 config_begin_list(b, option, source);
-                ok = room_in_list(b, option, list->count, place) &&
-                     grow(b, &list->items, list->count, sizeof *list->items, place);
-                if (ok) {
+                ok = room_in_list(b, option, list->count, place);
+                struct replica_spec *items =
+                        ok ? grown(b, list->items, list->count, sizeof *items, place) : NULL;
+                if (items) {
+                        list->items = items;
                         list->items[list->count++] = *spec;
                         replica_spec_init(spec);
                         return true;
                 }
+                ok = false;
         }
         replica_spec_fini(spec);
         return ok;
@@ -178,9 +181,12 @@ bool config_add_alias(struct config_builder *b, enum config_source source, struc
         if (config_is_overridden(b, option, source))
                 return true;
         config_begin_list(b, option, source);
-        if (!room_in_list(b, option, list->count, place) ||
-            !grow(b, &list->items, list->count, sizeof *list->items, place))
+        if (!room_in_list(b, option, list->count, place))
                 return false;
+        struct config_alias *items = grown(b, list->items, list->count, sizeof *items, place);
+        if (!items)
+                return false;
+        list->items = items;
         alias.name = config_copy_text(b, name, place);
         alias.target = config_copy_text(b, target, place);
         if (!alias.name || !alias.target) {
@@ -206,12 +212,27 @@ static bool add_spec(struct config_builder *b, enum config_source source, struct
         return config_add_replica(b, source, &spec, place);
 }
 
+static bool add_endpoint(struct config_builder *b, const struct option_row *option, enum config_source source,
+                         const struct config_endpoint *endpoint, const char *place)
+{
+        struct config_endpoints *list = field(b, option);
+
+        config_begin_list(b, option, source);
+        if (!room_in_list(b, option, list->count, place))
+                return false;
+        struct config_endpoint *items = grown(b, list->items, list->count, sizeof *items, place);
+        if (!items)
+                return false;
+        list->items = items;
+        list->items[list->count++] = *endpoint;
+        return true;
+}
+
 bool config_add_to_list(struct config_builder *b, const struct option_row *option, enum config_source source,
                         struct kvr_slice value, const char *place)
 {
         void *at = field(b, option);
         struct config_strings dropped = {0}, *strings = at;
-        struct config_endpoints *endpoints = at;
         struct config_endpoint endpoint = {0};
         const char *equals = value.len > 0 ? memchr(value.data, '=', value.len) : NULL;
         bool keep = !config_is_overridden(b, option, source), ok;
@@ -226,16 +247,8 @@ bool config_add_to_list(struct config_builder *b, const struct option_row *optio
                         b, source, (struct kvr_slice){value.data, (size_t)(equals - value.data)},
                         (struct kvr_slice){equals + 1, value.len - (size_t)(equals - value.data) - 1}, place);
         case OPT_ENDPOINTS:
-                if (!config_parse_endpoint(b, option, value, place, &endpoint))
-                        return false;
-                if (!keep)
-                        return true;
-                config_begin_list(b, option, source);
-                if (!room_in_list(b, option, endpoints->count, place) ||
-                    !grow(b, &endpoints->items, endpoints->count, sizeof endpoint, place))
-                        return false;
-                endpoints->items[endpoints->count++] = endpoint;
-                return true;
+                return config_parse_endpoint(b, option, value, place, &endpoint) &&
+                       (!keep || add_endpoint(b, option, source, &endpoint, place));
         default:
                 if (keep)
                         config_begin_list(b, option, source);

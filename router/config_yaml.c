@@ -36,7 +36,8 @@ static bool fail_at(struct reader *r, yaml_mark_t at, const char *message)
         char place[CONFIG_PLACE_MAX];
 
         snprintf(place, sizeof place, "%.400s:%zu:%zu", r->name, at.line + 1, at.column + 1);
-        return config_fail(r->b, place, "%s", message);
+        config_fail(r->b, place, "%s", message);
+        return false;
 }
 
 /* "file:3:5: max-body", as the place of complaints about a value. */

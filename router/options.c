@@ -13,9 +13,17 @@
 #define NEAREST_MAX 64 /* bytes of a word that is compared for a suggestion */
 
 static const struct option_row table[] = {
-#define GROUP(title) {.help = title},
-#define OPTION(field, name, type, min, max, fallback, flags, argument, help) \
-        {name, OPT_##type, min, max, fallback, flags, argument, help, offsetof(struct router_config, field)},
+#define GROUP(title) {.help = (title)},
+#define OPTION(field, row_name, row_type, row_min, row_max, row_fallback, row_flags, row_argument, row_help) \
+        {.name = (row_name),                                                                                 \
+         .type = OPT_##row_type,                                                                             \
+         .flags = (row_flags),                                                                               \
+         .min = (row_min),                                                                                   \
+         .max = (row_max),                                                                                   \
+         .fallback = (row_fallback),                                                                         \
+         .argument = (row_argument),                                                                         \
+         .help = (row_help),                                                                                 \
+         .offset = offsetof(struct router_config, field)},
 #include "options.def"
 #undef OPTION
 #undef GROUP

@@ -34,9 +34,9 @@ enum option_flags {
 struct option_row {
         const char *name; /* "max-body"; NULL in a row that starts a group */
         enum option_type type;
+        unsigned flags;
         double min, max;
         const char *fallback; /* the default, as a user writes it */
-        unsigned flags;
         const char *argument;
         const char *help; /* of a group row: its title */
         size_t offset;    /* of the field in struct router_config */

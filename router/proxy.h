@@ -4,7 +4,9 @@
  * this but the control side, which makes workers and reads their counters.
  *
  *   client.c   reads requests from clients, in every state notices when they leave
- *   route.c    prompt, decision, queue, connection, sending, tries
+ *   identify.c what the request says of itself: prompt, model, session, workload
+ *   route.c    decision, queue
+ *   send.c     connection, sending, tries that failed
  *   relay.c    the answer back to the client
  *   reply.c    the router's own answers and errors
  *   account.c  the end of a request: settlement, log, metrics
@@ -302,6 +304,10 @@ void route_begin(struct exchange *exchange);
 void route_try(struct exchange *exchange);
 /* Whether another replica than those tried (and the present one) could take the request now. */
 bool route_has_other(struct exchange *exchange);
+
+/* ---- send.c ---- */
+/* Connects to exchange->replica, or takes a pooled connection, and sends. */
+void send_begin(struct exchange *exchange);
 /* Counts a failure in the metrics and, as far as it is one, against the replica's health. */
 void count_failure(struct exchange *exchange, enum failure failure);
 /*
@@ -310,6 +316,9 @@ void count_failure(struct exchange *exchange, enum failure failure);
  */
 void route_failed(struct exchange *exchange, enum failure failure, bool retryable, unsigned status, const char *code,
                   const char *message);
+/* No replica is left: answers why. */
+void route_refuse(struct exchange *exchange);
+void route_add_tried(struct exchange *exchange, kvr_replica_id id);
 /* Lets waiting requests look again. */
 void queue_run(struct worker *worker);
 void queue_remove(struct exchange *exchange);

@@ -253,7 +253,7 @@ static bool judge_status(struct exchange *exchange, const struct http1_head *hea
                                      "the replica answered with a gateway error");
                         return true;
                 }
-                /* fall through */
+                __attribute__((fallthrough));
         case 500:
                 count_failure(exchange, FAIL_STATUS);
                 return false;

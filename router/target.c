@@ -319,7 +319,7 @@ void fleet_list_models(const struct fleet_snapshot *snapshot, struct text *ret, 
 static void apply_state(struct fleet *fleet, struct target *target)
 {
         enum kvr_state to = health_state(&target->health);
-        enum kvr_state from = atomic_exchange(&target->shown_state, (int)to);
+        enum kvr_state from = (enum kvr_state)atomic_exchange(&target->shown_state, (int)to);
 
         if (health_take_restart(&target->health))
                 kvr_replica_forget(fleet->router, target->id);

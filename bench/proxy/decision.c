@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "bodies.h"
@@ -74,7 +75,8 @@ static void fleet_open(struct bench *bench, unsigned replicas)
         must(kvr_router_new(&settings, &env, &bench->router, NULL) == KVR_OK, "kvr_router_new");
         for (unsigned i = 0; i < replicas; i++) {
                 char name[16];
-                struct kvr_replica_spec spec = {.name = name, .block_tokens = 16, .capacity_tokens = 2000000};
+                struct kvr_replica_spec spec = {
+                        .name = name, .block_tokens = 16, .capacity_tokens = 20000000};
                 kvr_replica_id id;
 
                 snprintf(name, sizeof name, "r%u", i);
@@ -174,6 +176,15 @@ static void fill_index(struct bench *bench, uint64_t entries)
         bodies_free(bodies);
 }
 
+/* How often this thread lost the processor against its will. */
+static long preemptions(void)
+{
+        struct rusage usage;
+
+        must(getrusage(RUSAGE_THREAD, &usage) == 0, "getrusage");
+        return usage.ru_nivcsw;
+}
+
 static int by_value(const void *a, const void *b)
 {
         uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
@@ -186,23 +197,31 @@ static void measure(struct bench *bench, unsigned replicas, size_t bytes, bool u
         struct bodies_settings settings = {
                 .bytes = bytes, .groups = 64, .share_percent = 75, .seed = 7 + bytes};
         struct bodies *bodies = bodies_new(&settings);
+        size_t kept = 0, lost = 0;
 
         must(bodies, "bodies");
         for (size_t i = 0; i < 256; i++) {
                 take_body(bench, bodies, i, unseen);
                 request(bench, 0);
         }
-        for (size_t i = 0; i < rounds; i++) {
-                take_body(bench, bodies, i + 256, unseen);
-                request(bench, i);
+        while (kept < rounds && lost < rounds) {
+                long before = preemptions();
+
+                take_body(bench, bodies, kept + lost + 256, unseen);
+                request(bench, kept);
+                if (preemptions() == before)
+                        kept++;
+                else
+                        lost++;
         }
+        must(kept == rounds, "to get the processor for half of the time");
         for (unsigned s = 0; s < STEPS; s++)
                 qsort(bench->took[s], rounds, sizeof **bench->took, by_value);
         printf("%8u %7zu KB  %-6s", replicas, bytes / 1024, unseen ? "unseen" : "group");
         for (unsigned s = 0; s < STEPS; s++)
                 printf("  %8.1f %8.1f", (double)bench->took[s][rounds / 2] / 1e3,
                        (double)bench->took[s][rounds * 99 / 100] / 1e3);
-        printf("\n");
+        printf("  %6zu\n", lost);
         bodies_free(bodies);
 }
 
@@ -238,9 +257,10 @@ int main(int argc, char **argv)
                 bench.took[s] = malloc(rounds * sizeof **bench.took);
                 must(bench.took[s], "malloc");
         }
-        printf("microseconds            parse p50      p99  decide p50     p99  settle p50     p99   total "
-               "p50     p99\n"
-               "replicas    body  prompts\n");
+        printf("microseconds                      parse             decide             settle              "
+               "total    left\n"
+               "replicas       body  prompts   p50      p99       p50      p99       p50      p99       p50  "
+               "    p99     out\n");
         measure_fleet(&bench, 8, entries, rounds);
         measure_fleet(&bench, 64, entries, rounds);
         for (unsigned s = 0; s < STEPS; s++)

@@ -99,8 +99,8 @@ def test_expect_with_the_body_sent_at_once(pair):
     assert engine.last().body == BODY
 
 
-def test_connection_close_is_obeyed(pair):
-    router, engine = pair
+def test_connection_close_is_obeyed(fleet):
+    router, (engine,) = fleet.start(1, "--threads", "1")
     with router.connect() as conn:
         conn.send(post(BODY, "Connection: close"))
         answer = conn.response()

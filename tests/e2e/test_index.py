@@ -85,7 +85,7 @@ def warm(router, engines, which, prompt):
 
 def test_a_chain_stops_at_the_first_miss_and_the_longest_match_wins(fleet):
     """[20] X is warm on A, Y on B: Y followed by X belongs to B, and still does when C holds the first half of Y."""
-    router, (a, b, c) = fleet.start(3)
+    router, (a, b, c) = fleet.start(3, engine={"speed": 20000})
     x, y = text(4000, "X"), text(4000, "Y")
     warm(router, [a, b, c], a, x)
     warm(router, [a, b, c], b, y)

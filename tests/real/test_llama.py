@@ -14,10 +14,10 @@ POLICIES = ["kv", "round_robin", "least_requests"]
 SCALE = 4 if os.environ.get("KVROUTE_REAL") == "long" else 1
 WORKLOADS = {
     "shared_prefix": ["--groups", str(12 * SCALE), "--prefix-tokens", "300", "--question-tokens", "20", "--output-tokens", "4",
-                      "--requests", str(60 * SCALE), "--concurrency", "6"],
-    # Twice as many sessions as servers: with one each, least_requests would stick to them by chance.
+                      "--requests", str(60 * SCALE), "--concurrency", "4"],
+    # Not a multiple of the servers: least_requests would else stick to sessions by chance, as only one server is free.
     "multi_turn": ["--turns", "6", "--groups", "6", "--prefix-tokens", "100", "--question-tokens", "60", "--output-tokens", "4",
-                   "--requests", str(60 * SCALE), "--concurrency", "6"],
+                   "--requests", str(60 * SCALE), "--concurrency", "5"],
 }
 
 
