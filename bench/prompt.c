@@ -27,8 +27,8 @@ static void add(struct text *t, const char *bytes)
 {
         size_t len = strlen(bytes);
 
-        if (t->len + len > t->capacity) {
-                t->capacity = (t->len + len) * 2;
+        if (!t->data || t->len + len > t->capacity) {
+                t->capacity = (t->len + len + 1) * 2;
                 t->data = realloc(t->data, t->capacity);
                 if (!t->data)
                         abort();

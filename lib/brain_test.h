@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shared by the tests, fuzzers and benchmarks of the router's brain: a clock that is turned by hand, chance from a seed,
- * and prompts made of numbered parts instead of text.
+ * Shared by the tests, fuzzers and benchmarks of the router's brain: a clock that is turned by hand, chance
+ * from a seed, and prompts made of numbered parts instead of text.
  */
 #ifndef KVROUTE_LIB_BRAIN_TEST_H
 #define KVROUTE_LIB_BRAIN_TEST_H
@@ -40,8 +40,8 @@ static inline struct kvr_env brain_env_of(struct brain_env *env)
         return (struct kvr_env){brain_now, brain_random, env};
 }
 
-#define BRAIN_MS(n) ((uint64_t)(n) * 1000000)
-#define BRAIN_S(n)  ((uint64_t)(n) * 1000000000)
+#define BRAIN_MS(n) ((uint64_t)(n)*1000000)
+#define BRAIN_S(n)  ((uint64_t)(n)*1000000000)
 
 /* A prompt under construction: the points and ends a parser would give for text of these sizes. */
 struct brain_prompt {
@@ -152,8 +152,8 @@ static inline kvr_replica_id brain_add(struct brain_fleet *fleet, struct kvr_rep
 }
 
 /* `count` replicas of that kind, long past their first minute. */
-static inline void brain_fleet_up(struct brain_fleet *fleet, const struct kvr_settings *settings, uint32_t count,
-                                  struct kvr_replica_spec spec)
+static inline void brain_fleet_up(struct brain_fleet *fleet, const struct kvr_settings *settings,
+                                  uint32_t count, struct kvr_replica_spec spec)
 {
         *fleet = (struct brain_fleet){.env = {.now_ns = BRAIN_S(1000), .random = 1}};
         struct kvr_env env = brain_env_of(&fleet->env);
@@ -185,8 +185,10 @@ static inline struct kvr_ticket *brain_send(struct brain_fleet *fleet, const str
 static inline void brain_end(struct kvr_ticket *ticket, enum kvr_end end, int64_t prompt, int64_t cached,
                              int64_t completion)
 {
-        struct kvr_outcome outcome = {
-                .end = end, .prompt_tokens = prompt, .cached_tokens = cached, .completion_tokens = completion};
+        struct kvr_outcome outcome = {.end = end,
+                                      .prompt_tokens = prompt,
+                                      .cached_tokens = cached,
+                                      .completion_tokens = completion};
 
         kvr_ticket_settle(ticket, &outcome, NULL);
 }

@@ -6,50 +6,23 @@
 #include "error.h"
 #include "router_int.h"
 
-#define NOTABLE_SHARE   20 /* another match is notably longer by more than a twentieth of the prompt */
-#define NOTABLE_TOKENS  16
-#define SPAN_REPLICA    64 /* visits fade over this many requests per replica */
-#define EXPLORE_EVICT   256 /* pairs that one decision evicts for capacity beyond twice its own points */
-#define TRUST_FULL      0.5 /* matches of a replica count in full while this share of predictions comes true */
-#define ANSWER_EXCESS   1.25 /* generated tokens may be so many times what the text of the answer is estimated at */
-#define ANSWER_YIELD    0.5 /* answers are counted on while this share of them is found again */
+#define NOTABLE_SHARE  20 /* another match is notably longer by more than a twentieth of the prompt */
+#define NOTABLE_TOKENS 16
+#define SPAN_REPLICA   64  /* visits fade over this many requests per replica */
+#define EXPLORE_EVICT  256 /* pairs that one decision evicts for capacity beyond twice its own points */
 
-/* A request with what can be worked out without the lock. */
-struct query {
-        const struct kvr_request *request;
-        const struct kvr_point *points;
-        uint32_t point_count;
-        uint32_t units;
-        bool by_tokens;  /* units are token ids */
-        uint64_t model;  /* 0: any replica */
-        uint64_t memory; /* what ratios and counts are learned under */
-        uint64_t session;
-        uint64_t now_ns;
-};
-
-/* What the locked part found out. */
-struct choice {
-        enum kvr_status status;
-        uint32_t count, chosen;
-        uint32_t prompt_tokens; /* 0 unknown */
-        uint32_t charge_tokens; /* the same, or what an unknown prompt counts as */
-        uint64_t retry_after_ns;
-        bool last_resort;
-        const struct kvr__model *model;
-        struct kvr__view view;
-};
-
-static struct query query_make(const struct kvr_router *router, const struct kvr_request *request)
+static struct kvr__query query_make(const struct kvr_router *router, const struct kvr_request *request)
 {
         const struct kvr_prompt *prompt = request->prompt;
-        struct query query = {.request = request, .now_ns = kvr__router_now(router)};
+        struct kvr__query query = {.request = request, .now_ns = kvr__router_now(router)};
         struct kvr_slice session = request->affinity;
 
         if (request->model.len)
                 query.model = query.memory = kvr__hash(request->model, 0);
         if (prompt) {
                 query.points = prompt->points;
-                query.point_count = prompt->point_count < KVR__CHAIN_LIMIT ? prompt->point_count : KVR__CHAIN_LIMIT;
+                query.point_count =
+                        prompt->point_count < KVR__CHAIN_LIMIT ? prompt->point_count : KVR__CHAIN_LIMIT;
                 query.units = query.point_count ? prompt->points[query.point_count - 1].end : prompt->units;
                 query.point_count = query.units ? query.point_count : 0;
                 query.by_tokens = prompt->unit == KVR_UNIT_TOKENS;
@@ -73,7 +46,7 @@ static bool was_tried(const struct kvr_request *request, kvr_replica_id id)
         return false;
 }
 
-static void candidate_put(struct kvr_router *router, struct choice *choice, struct kvr__replica *replica)
+static void candidate_put(struct kvr_router *router, struct kvr__choice *choice, struct kvr__replica *replica)
 {
         router->candidates[choice->count++] = (struct kvr__candidate){
                 .replica = replica,
@@ -84,7 +57,8 @@ static void candidate_put(struct kvr_router *router, struct choice *choice, stru
 }
 
 /* 0: it may be sent a request now; else how long to leave it alone. */
-static uint64_t replica_rest_ns(const struct kvr_router *router, const struct kvr__replica *replica, uint64_t now_ns)
+static uint64_t replica_rest_ns(const struct kvr_router *router, const struct kvr__replica *replica,
+                                uint64_t now_ns)
 {
         if (replica->paused_until_ns > now_ns)
                 return replica->paused_until_ns - now_ns;
@@ -94,7 +68,8 @@ static uint64_t replica_rest_ns(const struct kvr_router *router, const struct kv
 }
 
 /* Everything that is down, or half-open and on trial: better tried than refused. */
-static void last_resort_collect(struct kvr_router *router, const struct query *query, struct choice *choice)
+static void last_resort_collect(struct kvr_router *router, const struct kvr__query *query,
+                                struct kvr__choice *choice)
 {
         for (uint32_t i = 0; i < router->fleet.count; i++) {
                 struct kvr__replica *replica = router->fleet.order[i];
@@ -112,7 +87,8 @@ static void last_resort_collect(struct kvr_router *router, const struct query *q
         choice->last_resort = choice->count > 0;
 }
 
-static void candidates_collect(struct kvr_router *router, const struct query *query, struct choice *choice)
+static void candidates_collect(struct kvr_router *router, const struct kvr__query *query,
+                               struct kvr__choice *choice)
 {
         uint32_t serving = 0, up = 0, on_trial = 0;
 
@@ -149,147 +125,12 @@ static void candidates_collect(struct kvr_router *router, const struct query *qu
                 choice->status = choice->retry_after_ns ? KVR_E_BUSY : KVR_E_NO_REPLICA;
 }
 
-/* ---- the prompt in tokens ---- */
-
-static uint32_t to_tokens(double tokens)
-{
-        return tokens < 0 ? 0 : tokens < UINT32_MAX ? (uint32_t)(tokens + 0.5) : UINT32_MAX;
-}
-
-/* Tokens up to each point, a straight line between points whose tokens were counted, the model's ratio after them. */
-static void tokens_measure(struct kvr_router *router, const struct query *query, double ratio)
-{
-        const struct kvr_point *points = query->points;
-        uint32_t *tokens = router->tokens, at = 0;
-        double end = 0, sum = 0;
-
-        for (uint32_t i = 0; !query->by_tokens && i < router->path.noted_count; i++) {
-                uint32_t point = router->path.noted[i];
-                const struct kvr__note *note = kvr__index_note(router->index, &router->path, point);
-
-                if (!note->tokens || note->tokens < sum || points[point].end <= end)
-                        continue;
-                double slope = (note->tokens - sum) / (points[point].end - end);
-
-                for (; at <= point; at++)
-                        tokens[at] = to_tokens(sum + (points[at].end - end) * slope);
-                end = points[point].end;
-                sum = note->tokens;
-        }
-        if (query->by_tokens)
-                ratio = 1;
-        for (; at < query->point_count; at++)
-                tokens[at] = to_tokens(sum + (points[at].end - end) * ratio);
-}
-
-static void prompt_measure(struct kvr_router *router, const struct query *query, struct choice *choice)
-{
-        double ratio = kvr__model_ratio(&router->models, choice->model);
-
-        router->path.known = router->path.noted_count = 0;
-        if (query->point_count) {
-                kvr__index_find(router->index, query->points, query->point_count, &router->path);
-                tokens_measure(router, query, ratio);
-                choice->prompt_tokens = router->tokens[query->point_count - 1];
-        } else {
-                choice->prompt_tokens = to_tokens(query->units * (query->by_tokens ? 1 : ratio));
-        }
-        if (query->units && !choice->prompt_tokens)
-                choice->prompt_tokens = 1;
-        choice->charge_tokens = choice->prompt_tokens ? choice->prompt_tokens : KVR__UNKNOWN_TOKENS;
-}
-
-/* ---- matches ---- */
-
-/* As an engine counts hits: whole blocks, and never the whole prompt. */
-static uint32_t hit_tokens(const struct kvr__replica *replica, double tokens, uint32_t prompt_tokens)
-{
-        double trust = replica->trust < TRUST_FULL ? replica->trust / TRUST_FULL : 1;
-
-        if (tokens > prompt_tokens - 1.0)
-                tokens = prompt_tokens - 1.0;
-        uint32_t whole = tokens > 0 ? (uint32_t)tokens : 0;
-
-        if (replica->block_tokens > 1)
-                whole -= whole % replica->block_tokens;
-        return trust < 1 ? (uint32_t)(whole * trust) : whole;
-}
-
-/*
- * Tokens between `points` leading points and the end of the message that follows, where a generated answer would be.
- * Ends of messages are told from points of the grid by their place: steps of the grid are multiples of its first one.
- */
-static double room_for_answer(const struct kvr_router *router, const struct query *query, uint32_t points)
-{
-        uint32_t grid = query->by_tokens ? KVR_GRID_MIN_TOKENS : KVR_GRID_MIN_BYTES, at = points;
-
-        while (at + 1 < query->point_count && query->points[at].end % grid == 0)
-                at++;
-        return (double)router->tokens[at] - router->tokens[points - 1];
-}
-
-static void candidate_match(struct kvr_router *router, const struct query *query, const struct choice *choice,
-                            struct kvr__candidate *candidate)
-{
-        struct kvr__replica *replica = candidate->replica;
-        double answer = 0;
-
-        candidate->points = router->depth[replica->lane];
-        if (replica->slots) {
-                struct kvr__slots_match match;
-                struct kvr__slots_ask ask = {query->points, query->point_count,
-                                             (double)choice->prompt_tokens / query->units};
-
-                kvr__slots_match(replica->slots, &ask, &match);
-                candidate->points = match.points;
-                answer = match.answer;
-        } else if (candidate->points && candidate->points < query->point_count) {
-                const struct kvr__note *note =
-                        kvr__index_note(router->index, &router->path, candidate->points - 1);
-
-                if (note && note->answer_lane == replica->lane)
-                        answer = note->answer;
-        }
-        if (!candidate->points)
-                return;
-        double tokens = router->tokens[candidate->points - 1];
-
-        candidate->base_tokens = hit_tokens(replica, tokens, choice->prompt_tokens);
-        candidate->match_tokens = candidate->base_tokens;
-        if (answer > 0 && choice->model && choice->model->answer_yield >= ANSWER_YIELD) {
-                double room = room_for_answer(router, query, candidate->points);
-
-                /* Much more was generated than came back: the beginning of it, reasoning, was left out. */
-                answer = answer > room * ANSWER_EXCESS + NOTABLE_TOKENS ? 0 : fmin(answer, room);
-                candidate->match_tokens = hit_tokens(replica, tokens + answer, choice->prompt_tokens);
-        }
-}
-
-static void candidates_match(struct kvr_router *router, const struct query *query, struct choice *choice)
-{
-        uint32_t words = 0;
-
-        if (!query->point_count)
-                return;
-        for (uint32_t i = 0; i < choice->count; i++) {
-                uint16_t lane = router->candidates[i].replica->lane;
-
-                while (words <= lane / 64U)
-                        router->want[words++] = 0;
-                router->want[lane / 64] |= 1ULL << (lane % 64);
-                router->depth[lane] = 0;
-        }
-        if (router->path.known)
-                kvr__index_depths(router->index, &router->path, router->want, words, router->depth);
-        for (uint32_t i = 0; i < choice->count; i++)
-                candidate_match(router, query, choice, &router->candidates[i]);
-}
-
 /* ---- the view ---- */
 
 static void forks_collect(struct kvr_router *router, struct kvr__view *view)
 {
-        uint32_t first = router->path.noted_count > KVR__FORKS_MAX ? router->path.noted_count - KVR__FORKS_MAX : 0;
+        uint32_t first =
+                router->path.noted_count > KVR__FORKS_MAX ? router->path.noted_count - KVR__FORKS_MAX : 0;
 
         for (uint32_t i = first; i < router->path.noted_count; i++) {
                 uint32_t point = router->path.noted[i];
@@ -327,9 +168,11 @@ static void speeds_fill(struct kvr_router *router, struct kvr__view *view)
         }
 }
 
-static uint32_t owner_find(const struct kvr_router *router, const struct query *query, const struct choice *choice)
+static uint32_t owner_find(const struct kvr_router *router, const struct kvr__query *query,
+                           const struct kvr__choice *choice)
 {
-        const struct kvr__owner *owner = query->session ? kvr__owners_get(&router->sessions, query->session) : NULL;
+        const struct kvr__owner *owner =
+                query->session ? kvr__owners_get(&router->sessions, query->session) : NULL;
 
         if (!owner || query->now_ns > owner->at_ns + KVR__SESSION_LIFE_NS)
                 return choice->count;
@@ -339,7 +182,7 @@ static uint32_t owner_find(const struct kvr_router *router, const struct query *
         return choice->count;
 }
 
-static void view_fill(struct kvr_router *router, const struct query *query, struct choice *choice)
+static void view_fill(struct kvr_router *router, const struct kvr__query *query, struct kvr__choice *choice)
 {
         choice->view = (struct kvr__view){
                 .candidates = router->candidates,
@@ -361,15 +204,18 @@ static void view_fill(struct kvr_router *router, const struct query *query, stru
 
 /* ---- the choice ---- */
 
-/* Of those that are down, the one bothered least: never the one that happens to hold the prefix, again and again. */
+/* Of those that are down, the one bothered least: never the one that happens to hold the prefix, again and
+ * again. */
 static uint32_t last_resort_choose(const struct kvr__view *view)
 {
         uint32_t best = 0;
 
         for (uint32_t i = 1; i < view->count; i++) {
-                const struct kvr__replica *a = view->candidates[i].replica, *b = view->candidates[best].replica;
+                const struct kvr__replica *a = view->candidates[i].replica,
+                                          *b = view->candidates[best].replica;
 
-                if (a->in_flight < b->in_flight || (a->in_flight == b->in_flight && a->decided_ns < b->decided_ns))
+                if (a->in_flight < b->in_flight ||
+                    (a->in_flight == b->in_flight && a->decided_ns < b->decided_ns))
                         best = i;
         }
         return best;
@@ -384,7 +230,7 @@ static uint32_t pinned_find(const struct kvr__view *view, kvr_replica_id pinned)
 }
 
 static enum kvr_reason reason_of(const struct kvr_router *router, const struct kvr_request *request,
-                                 const struct choice *choice, uint32_t best_tokens)
+                                 const struct kvr__choice *choice, uint32_t best_tokens)
 {
         const struct kvr__view *view = &choice->view;
         uint32_t match = view->candidates[choice->chosen].match_tokens;
@@ -403,7 +249,7 @@ static enum kvr_reason reason_of(const struct kvr_router *router, const struct k
         return kvr__view_useful(view, match) ? KVR_REASON_HIT : KVR_REASON_LOAD;
 }
 
-static void choose(struct kvr_router *router, const struct query *query, struct choice *choice,
+static void choose(struct kvr_router *router, const struct kvr__query *query, struct kvr__choice *choice,
                    struct kvr__policy_state *state, struct kvr_decision *ret)
 {
         struct kvr__view *view = &choice->view;
@@ -413,8 +259,8 @@ static void choose(struct kvr_router *router, const struct query *query, struct 
         if (choice->status != KVR_OK)
                 return;
         choice->model = kvr__models_find(&router->models, query->memory);
-        prompt_measure(router, query, choice);
-        candidates_match(router, query, choice);
+        kvr__prompt_measure(router, query, choice);
+        kvr__candidates_match(router, query, choice);
         view_fill(router, query, choice);
         view->state = state;
         choice->chosen = choice->last_resort ? last_resort_choose(view) : router->policy->choose(view);
@@ -483,8 +329,8 @@ static void visits_count(struct kvr_router *router, const struct kvr__view *view
         note->exits += 1;
 }
 
-static void residency_book(struct kvr_router *router, struct query *query, const struct choice *choice,
-                           struct kvr_ticket *ticket)
+static void residency_book(struct kvr_router *router, struct kvr__query *query,
+                           const struct kvr__choice *choice, struct kvr_ticket *ticket)
 {
         struct kvr__replica *replica = ticket->replica;
         struct kvr__touch touch = {
@@ -496,13 +342,14 @@ static void residency_book(struct kvr_router *router, struct query *query, const
 
         ticket->held = touch.held;
         ticket->fork = router->path.known;
-        ticket->inserted = kvr__index_touch(router->index, &router->path, ticket->points, ticket->point_count, &touch);
+        ticket->inserted =
+                kvr__index_touch(router->index, &router->path, ticket->points, ticket->point_count, &touch);
         if (replica->capacity > 0)
                 kvr__lane_shrink(router->index, replica->lane, (uint64_t)replica->capacity,
                                  2 * ticket->point_count + EXPLORE_EVICT);
 }
 
-static void book(struct kvr_router *router, struct query *query, const struct choice *choice,
+static void book(struct kvr_router *router, struct kvr__query *query, const struct kvr__choice *choice,
                  const struct kvr_decision *decision, struct kvr_ticket *ticket)
 {
         const struct kvr__candidate *chosen = &router->candidates[choice->chosen];
@@ -533,7 +380,8 @@ static void book(struct kvr_router *router, struct query *query, const struct ch
         replica->trials += ticket->trial;
         kvr__load_book(replica, ticket);
         kvr__fleet_work(&router->fleet, replica,
-                        chosen->token_s * (ticket->booked_tokens + (double)KVR__REQUEST_TOKENS), query->now_ns);
+                        choice->view.token_s * (ticket->booked_tokens + (double)KVR__REQUEST_TOKENS),
+                        query->now_ns);
         if (query->session)
                 kvr__owners_put(&router->sessions, query->session, replica->id, query->now_ns);
         if (query->point_count) {
@@ -556,14 +404,16 @@ static enum kvr_status refuse(enum kvr_status status, struct kvr_error *err)
         case KVR_E_NO_REPLICA:
                 return kvr__error_set(err, status, 0, NULL, "no replica is left that could be tried");
         case KVR_E_BUSY:
-                return kvr__error_set(err, status, 0, NULL, "every replica is at its limit or asked to be left alone");
+                return kvr__error_set(err, status, 0, NULL,
+                                      "every replica is at its limit or asked to be left alone");
         default:
                 return kvr__error_set(err, status, 0, NULL, "no memory for a ticket");
         }
 }
 
-/* A blank ticket with the request's points, both without the lock where something has to be allocated or copied. */
-static struct kvr_ticket *ticket_take(struct kvr_router *router, const struct query *query)
+/* A blank ticket with the request's points, both without the lock where something has to be allocated or
+ * copied. */
+static struct kvr_ticket *ticket_take(struct kvr_router *router, const struct kvr__query *query)
 {
         struct kvr_ticket *ticket;
 
@@ -594,10 +444,11 @@ static struct kvr_ticket *ticket_take(struct kvr_router *router, const struct qu
 }
 
 enum kvr_status kvr_decide(struct kvr_router *router, const struct kvr_request *request,
-                           struct kvr_decision *ret_decision, struct kvr_ticket **ret_ticket, struct kvr_error *err)
+                           struct kvr_decision *ret_decision, struct kvr_ticket **ret_ticket,
+                           struct kvr_error *err)
 {
-        struct query query = query_make(router, request);
-        struct choice choice = {0};
+        struct kvr__query query = query_make(router, request);
+        struct kvr__choice choice = {0};
         struct kvr_ticket *ticket = ticket_take(router, &query);
 
         if (!ticket)
@@ -621,11 +472,11 @@ enum kvr_status kvr_decide(struct kvr_router *router, const struct kvr_request *
 }
 
 enum kvr_status kvr_explain(struct kvr_router *router, const struct kvr_request *request,
-                            struct kvr_decision *ret_decision, struct kvr_candidate *ret_candidates, size_t max,
-                            size_t *ret_count, struct kvr_error *err)
+                            struct kvr_decision *ret_decision, struct kvr_candidate *ret_candidates,
+                            size_t max, size_t *ret_count, struct kvr_error *err)
 {
-        struct query query = query_make(router, request);
-        struct choice choice = {0};
+        struct kvr__query query = query_make(router, request);
+        struct kvr__choice choice = {0};
 
         kvr__router_lock(router);
         struct kvr__policy_state state = router->policy_state;

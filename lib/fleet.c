@@ -76,7 +76,8 @@ void kvr__fleet_remove(struct kvr__fleet *fleet, struct kvr__replica *replica)
         while (fleet->order[at] != replica)
                 at++;
         fleet->count--;
-        memmove(&fleet->order[at], &fleet->order[at + 1], (fleet->count - at) * sizeof(struct kvr__replica *));
+        memmove(&fleet->order[at], &fleet->order[at + 1],
+                (fleet->count - at) * sizeof(struct kvr__replica *));
         replica->removed = true;
 }
 

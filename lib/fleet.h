@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Replicas: what we sent there, what they said of themselves, and what was learned of their speed and honesty.
+ * Replicas: what we sent there, what they said of themselves, and what was learned of their speed and
+ * honesty.
  *
- * Load is booked in whole tokens and requests, so that the books are exactly zero at rest. Seconds are derived from
- * them with the replica's speed of the moment:
+ * Load is booked in whole tokens and requests, so that the books are exactly zero at rest. Seconds are
+ * derived from them with the replica's speed of the moment:
  *
- *     wait = speed * (uncached tokens of own requests without a first token  - what the head one must have done by now
+ *     wait = speed * (uncached tokens of own requests without a first token  - what the head one must have
+ * done by now
  *                     + a small charge per own request
  *                     + tokens that others queued there, by the last report)
  *
@@ -19,10 +21,11 @@
 #include "index.h"
 #include "slots.h"
 
-#define KVR__REPORT_LIFE_NS   10000000000ULL /* an older report says nothing any more */
-#define KVR__RAMP_NS          30000000000ULL /* how long a newcomer is spared */
-#define KVR__REQUEST_TOKENS   8   /* work of any request beside its prompt: a first step, and its place in the batch */
-#define KVR__UNKNOWN_TOKENS   256 /* what a prompt of unknown size counts as */
+#define KVR__REPORT_LIFE_NS 10000000000ULL /* an older report says nothing any more */
+#define KVR__RAMP_NS        30000000000ULL /* how long a newcomer is spared */
+#define KVR__REQUEST_TOKENS \
+        8 /* work of any request beside its prompt: a first step, and its place in the batch */
+#define KVR__UNKNOWN_TOKENS 256 /* what a prompt of unknown size counts as */
 
 /* A running mean of a ratio: sums that fade, so that large samples weigh more than small ones. */
 struct kvr__speed {
@@ -50,11 +53,11 @@ struct kvr__replica {
         uint32_t slots_epoch; /* rises when the slots are made anew; older tickets have none of them */
         uint64_t capacity_told;
         struct kvr_ticket *deferred_head, *deferred_tail; /* waiting for a slot, oldest first */
-        double capacity; /* tokens; 0 unknown */
+        double capacity;                                  /* tokens; 0 unknown */
         bool capacity_learned;
-        uint32_t misses;        /* long predictions that failed in a row */
-        uint32_t told;          /* long predictions that were checked since the last reset */
-        double trust;           /* share of predicted tokens that came true, running mean */
+        uint32_t misses; /* long predictions that failed in a row */
+        uint32_t told;   /* long predictions that were checked since the last reset */
+        double trust;    /* share of predicted tokens that came true, running mean */
 
         /* load */
         uint32_t in_flight, prefilling, trials; /* trials: sent while half-open */
@@ -65,7 +68,7 @@ struct kvr__replica {
         struct kvr_load_report report;
         double foreign_waiting, foreign_tokens, foreign_flight; /* at the last report; NAN unknown */
         double mean_uncached, mean_total_s;                     /* of our requests; 0 until known */
-        double work;                                            /* recent seconds sent here, see kvr__fleet_work */
+        double work; /* recent seconds sent here, see kvr__fleet_work */
         uint64_t decided_ns;
 
         /* learned */
@@ -110,7 +113,8 @@ void kvr__replica_set_state(struct kvr__replica *replica, enum kvr_state state, 
 
 /* ---- load ---- */
 
-/* The books of one ticket: decision, first token (once; returns false when it was booked before), settlement. */
+/* The books of one ticket: decision, first token (once; returns false when it was booked before), settlement.
+ */
 void kvr__load_book(struct kvr__replica *replica, struct kvr_ticket *ticket);
 bool kvr__load_first_token(struct kvr__replica *replica, struct kvr_ticket *ticket, uint64_t now_ns);
 void kvr__load_release(struct kvr__replica *replica, struct kvr_ticket *ticket);

@@ -8,8 +8,8 @@
 
 #define LANES_FIRST      16
 #define SEGMENT_MIN      4096
-#define SEGMENT_MAX      (1U << 20)
-#define SEGMENTS_PER_CAP 256 /* a pool grows by this part of the cap */
+#define SEGMENT_MAX      (8U << 20)
+#define SEGMENTS_PER_CAP 64 /* a pool grows by this part of the cap */
 
 /* ---- life ---- */
 
@@ -26,7 +26,8 @@ struct kvr__index *kvr__index_new(uint64_t bytes_max)
         budget->bytes_max = bytes_max;
         budget->bytes_main = bytes_max - bytes_max / 8;
         budget->bytes = sizeof(*index);
-        /* Sets, notes and the table of shared pairs are small beside what they belong to, and must not lock up. */
+        /* Sets, notes and the table of shared pairs are small beside what they belong to, and must not lock
+         * up. */
         if (!kvr__pool_init(&index->nodes, budget, sizeof(struct node), segment, false) ||
             !kvr__pool_init(&index->pairs, budget, sizeof(struct pair), segment, false) ||
             !kvr__pool_init(&index->chunks, budget, sizeof(struct chunk), segment / 4, true) ||
@@ -140,7 +141,8 @@ bool kvr__lane_lost(const struct kvr__index *index, uint16_t number, uint64_t ke
         return *ret_sampled && lost && lost[(key >> 40) % LOST_PLACES] == lost_print(key);
 }
 
-/* Notes an evicted key, so that a later answer from cache shows that the engine holds more than we assumed. */
+/* Notes an evicted key, so that a later answer from cache shows that the engine holds more than we assumed.
+ */
 static void lost_note(struct kvr__index *index, struct lane *lane, uint64_t key)
 {
         if (!LOST_SAMPLE(key))
@@ -175,7 +177,8 @@ static void order_unlink(struct kvr__index *index, struct lane *lane, uint32_t f
 }
 
 /* Puts the run first..last behind `cursor`, or foremost when that is 0. */
-static void order_link(struct kvr__index *index, struct lane *lane, uint32_t first, uint32_t last, uint32_t cursor)
+static void order_link(struct kvr__index *index, struct lane *lane, uint32_t first, uint32_t last,
+                       uint32_t cursor)
 {
         uint32_t after = cursor ? pair_at(index, cursor)->next : lane->head;
 
@@ -191,7 +194,8 @@ static void order_link(struct kvr__index *index, struct lane *lane, uint32_t fir
                 lane->tail = last;
 }
 
-static void order_move(struct kvr__index *index, struct lane *lane, uint32_t first, uint32_t last, uint32_t cursor)
+static void order_move(struct kvr__index *index, struct lane *lane, uint32_t first, uint32_t last,
+                       uint32_t cursor)
 {
         if (first == cursor || pair_at(index, first)->prev == cursor)
                 return;
@@ -218,7 +222,7 @@ static void pair_drop(struct kvr__index *index, uint32_t number)
 }
 
 /* Evictions come in rows: asks for the memory that the next ones will touch, each step one further away. */
-static void victims_prefetch(const struct kvr__index *index, const struct lane *lane)
+KVR__PREFETCHER void victims_prefetch(const struct kvr__index *index, const struct lane *lane)
 {
         const struct pair *pair = pair_at(index, lane->tail);
 
@@ -267,7 +271,8 @@ void kvr__lane_shrink(struct kvr__index *index, uint16_t number, uint64_t tokens
                 tail_evict(index, lane);
 }
 
-/* The lane that makes room for `asking`: itself unless it is below average, so that a newcomer gets its share. */
+/* The lane that makes room for `asking`: itself unless it is below average, so that a newcomer gets its
+ * share. */
 static struct lane *victim_choose(struct kvr__index *index, uint16_t asking, uint32_t cursor)
 {
         struct lane *own = &index->lanes[asking];
@@ -315,9 +320,10 @@ static bool room_make(struct kvr__index *index, uint16_t lane, uint32_t cursor)
 
 /* ---- touching ---- */
 
-/* Moves the held part of a chain to the front, whole runs at a time. Returns how many points were really held. */
-static uint32_t touch_held(struct kvr__index *index, const struct kvr__path *path, const struct kvr__touch *touch,
-                           uint32_t *ret_cursor)
+/* Moves the held part of a chain to the front, whole runs at a time. Returns how many points were really
+ * held. */
+static uint32_t touch_held(struct kvr__index *index, const struct kvr__path *path,
+                           const struct kvr__touch *touch, uint32_t *ret_cursor)
 {
         struct lane *lane = &index->lanes[touch->lane];
         uint32_t cursor = 0, first = 0, last = 0, i;
@@ -350,8 +356,8 @@ static uint32_t touch_held(struct kvr__index *index, const struct kvr__path *pat
 }
 
 /* The node of points[i], known before or made now; 0 when there is no room. */
-static uint32_t touch_node(struct kvr__index *index, const struct kvr__path *path, const struct kvr_point *points,
-                           uint32_t i, double tokens_per_unit)
+static uint32_t touch_node(struct kvr__index *index, const struct kvr__path *path,
+                           const struct kvr_point *points, uint32_t i, double tokens_per_unit)
 {
         if (i < path->known) {
                 const struct node *node = node_at(index, path->nodes[i]);
@@ -367,7 +373,8 @@ static uint32_t touch_node(struct kvr__index *index, const struct kvr__path *pat
 }
 
 /* Behind `cursor`; 0 when there is no room. */
-static uint32_t touch_insert(struct kvr__index *index, uint32_t node, const struct kvr__touch *touch, uint32_t cursor)
+static uint32_t touch_insert(struct kvr__index *index, uint32_t node, const struct kvr__touch *touch,
+                             uint32_t cursor)
 {
         struct lane *lane = &index->lanes[touch->lane];
         uint32_t number = kvr__pool_take(&index->pairs);

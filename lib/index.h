@@ -11,21 +11,22 @@
  *
  *     order of lane 1, most recent first:  a b c d | older chains...
  *
- * *lane*: what one replica holds between two times it lost everything. Forgetting a replica closes its lane and opens
- * another; entries of a closed lane are invisible at once and reclaimed a few at a time by later calls.
+ * *lane*: what one replica holds between two times it lost everything. Forgetting a replica closes its lane
+ * and opens another; entries of a closed lane are invisible at once and reclaimed a few at a time by later
+ * calls.
  *
- * Invariant P: who holds a point holds all points before it. Touching puts the points of a prompt to the front of the
- * lane's order with the first one foremost, and only tails are evicted, so a parent outlives its children. Hence the
- * holders of the points of a chain are nested sets, and the deepest point of every lane is found by dividing the chain
- * where the set changes, not by walking it.
+ * Invariant P: who holds a point holds all points before it. Touching puts the points of a prompt to the
+ * front of the lane's order with the first one foremost, and only tails are evicted, so a parent outlives its
+ * children. Hence the holders of the points of a chain are nested sets, and the deepest point of every lane
+ * is found by dividing the chain where the set changes, not by walking it.
  *
- * A node that one lane holds points straight at its pair; only nodes with several holders have a set (bitmaps of 64
- * lanes) and have their pairs in a second table. Nodes are numbered in the order in which chains came, so the next point
- * of a prompt is mostly the next node and needs no hash look-up.
+ * A node that one lane holds points straight at its pair; only nodes with several holders have a set (bitmaps
+ * of 64 lanes) and have their pairs in a second table. Nodes are numbered in the order in which chains came,
+ * so the next point of a prompt is mostly the next node and needs no hash look-up.
  *
- * Memory: 20 bytes a node and 10 of its table, 16 bytes a pair, for a shared one 10 more and the set. All of it, tables
- * included, stays below the cap given to kvr__index_new; at the cap the longest lane's tail makes room.
- * Owner: whoever holds the router's lock.
+ * Memory: 20 bytes a node and 10 of its table, 16 bytes a pair, for a shared one 10 more and the set. All of
+ * it, tables included, stays below the cap given to kvr__index_new; at the cap the longest lane's tail makes
+ * room. Owner: whoever holds the router's lock.
  */
 #ifndef KVROUTE_LIB_INDEX_H
 #define KVROUTE_LIB_INDEX_H
@@ -65,7 +66,8 @@ KVR_MUST_USE bool kvr__lane_open(struct kvr__index *index, uint16_t *ret_lane);
 void kvr__lane_close(struct kvr__index *index, uint16_t lane);
 uint64_t kvr__lane_tokens(const struct kvr__index *index, uint16_t lane);
 uint32_t kvr__lane_pairs(const struct kvr__index *index, uint16_t lane);
-/* Did this lane hold the key not too long ago, but no longer? Remembers a sample of one key in eight, bounded. */
+/* Did this lane hold the key not too long ago, but no longer? Remembers a sample of one key in eight,
+ * bounded. */
 bool kvr__lane_lost(const struct kvr__index *index, uint16_t lane, uint64_t key, bool *ret_sampled);
 /* Evicts from the tail until at most `tokens` remain, but at most `max` pairs per call. */
 void kvr__lane_shrink(struct kvr__index *index, uint16_t lane, uint64_t tokens, uint32_t max);
@@ -74,26 +76,29 @@ void kvr__index_reclaim(struct kvr__index *index, uint32_t max);
 
 /* ---- look-up ---- */
 
-/* The leading points of one prompt that are known to anybody. Filled by kvr__index_find; void after any change. */
+/* The leading points of one prompt that are known to anybody. Filled by kvr__index_find; void after any
+ * change. */
 struct kvr__path {
-        uint32_t known;                    /* points with a node */
-        uint32_t noted_count;              /* of these, with a note */
-        uint32_t nodes[KVR__CHAIN_LIMIT];  /* node number of each known point */
-        uint16_t noted[KVR__CHAIN_LIMIT];  /* indices of points with a note, rising */
+        uint32_t known;                   /* points with a node */
+        uint32_t noted_count;             /* of these, with a note */
+        uint32_t nodes[KVR__CHAIN_LIMIT]; /* node number of each known point */
+        uint16_t noted[KVR__CHAIN_LIMIT]; /* indices of points with a note, rising */
 };
 void kvr__index_find(const struct kvr__index *index, const struct kvr_point *points, uint32_t count,
                      struct kvr__path *ret_path);
 /*
- * For every lane of `want` (a set of KVR__LANE_WORDS words, of which the first `words` count) the number of leading
- * points it holds, in ret_depth[lane]; other places of ret_depth are left alone. Costs about
+ * For every lane of `want` (a set of KVR__LANE_WORDS words, of which the first `words` count) the number of
+ * leading points it holds, in ret_depth[lane]; other places of ret_depth are left alone. Costs about
  * log2(points) steps per distinct answer, each over `words` words.
  */
 void kvr__index_depths(const struct kvr__index *index, const struct kvr__path *path, const uint64_t *want,
                        uint32_t words, uint32_t *ret_depth);
 /* The note of a known point, NULL if it has none. */
-struct kvr__note *kvr__index_note(const struct kvr__index *index, const struct kvr__path *path, uint32_t point);
+struct kvr__note *kvr__index_note(const struct kvr__index *index, const struct kvr__path *path,
+                                  uint32_t point);
 /* The same, made on demand; NULL when memory is spent. A new one is all zero. */
-struct kvr__note *kvr__index_note_make(struct kvr__index *index, const struct kvr__path *path, uint32_t point);
+struct kvr__note *kvr__index_note_make(struct kvr__index *index, const struct kvr__path *path,
+                                       uint32_t point);
 /* By key; 0 when unknown. Valid until the next change. */
 struct kvr__note *kvr__index_note_of_key(struct kvr__index *index, uint64_t key, bool make);
 
@@ -106,10 +111,10 @@ struct kvr__touch {
         double tokens_per_unit; /* sizes new nodes */
 };
 /*
- * Makes all points the most recent of the lane, the first foremost, and inserts what is missing. Marks of points that
- * were there are cleared: they belong to more than one request now. Returns how many leading points are held afterwards;
- * fewer than `count` only when memory is spent. Voids the path, except that nodes of points below the returned count
- * are updated in it.
+ * Makes all points the most recent of the lane, the first foremost, and inserts what is missing. Marks of
+ * points that were there are cleared: they belong to more than one request now. Returns how many leading
+ * points are held afterwards; fewer than `count` only when memory is spent. Voids the path, except that nodes
+ * of points below the returned count are updated in it.
  */
 uint32_t kvr__index_touch(struct kvr__index *index, struct kvr__path *path, const struct kvr_point *points,
                           uint32_t count, const struct kvr__touch *touch);

@@ -42,7 +42,8 @@ static bool pair_check(const struct kvr__index *index, uint32_t number, struct s
 
 /* Every item in the line it belongs to, without gaps, and as many as are counted. */
 static bool table_check(const struct kvr__index *index, const struct kvr__table *table,
-                        bool (*item_check)(const struct kvr__index *, uint32_t, struct sums *), struct sums *sums)
+                        bool (*item_check)(const struct kvr__index *, uint32_t, struct sums *),
+                        struct sums *sums)
 {
         uint32_t items = 0;
 
@@ -88,8 +89,7 @@ static bool lane_check(const struct kvr__index *index, uint32_t number)
 
                 if (pair->lane != number || pair->prev != prev || ++pairs > lane->pairs)
                         return false;
-                if (!(node->size & NODE_LIVE) ||
-                    kvr__pair_find(index, pair->node, (uint16_t)number, 0) != at)
+                if (!(node->size & NODE_LIVE) || kvr__pair_find(index, pair->node, (uint16_t)number, 0) != at)
                         return false;
                 tokens += node->size & NODE_SIZE;
                 prev = at;
@@ -121,6 +121,6 @@ bool kvr__index_check(const struct kvr__index *index)
         struct sums sums = {0};
 
         return table_check(index, &index->by_key, node_check, &sums) &&
-               table_check(index, &index->by_holder, pair_check, &sums) && sums.holders == index->pair_count &&
-               sums.notes == index->note_count;
+               table_check(index, &index->by_holder, pair_check, &sums) &&
+               sums.holders == index->pair_count && sums.notes == index->note_count;
 }

@@ -67,8 +67,8 @@ void kvr__index_find(const struct kvr__index *index, const struct kvr_point *poi
 /* ret = set ∩ holders of the node; tells whether that is all of the set, none, or some. */
 enum part { PART_NONE, PART_SOME, PART_ALL };
 
-static enum part set_meet(const struct kvr__index *index, uint32_t number, const uint64_t *set, uint32_t words,
-                          uint64_t *ret)
+static enum part set_meet(const struct kvr__index *index, uint32_t number, const uint64_t *set,
+                          uint32_t words, uint64_t *ret)
 {
         const struct node *node = node_at(index, number);
         uint64_t some = 0, missing = 0;
@@ -102,11 +102,12 @@ static void depth_assign(const uint64_t *set, uint32_t words, uint32_t depth, ui
 }
 
 /*
- * Everyone in `set` holds at least `low` and at most `high` points. Holders of a deeper point hold all before it, so a
- * stretch at whose end the set is still whole need not be looked into. `level` rooms of words below `room` are free.
+ * Everyone in `set` holds at least `low` and at most `high` points. Holders of a deeper point hold all before
+ * it, so a stretch at whose end the set is still whole need not be looked into. `level` rooms of words below
+ * `room` are free.
  */
-static void depth_split(const struct kvr__index *index, const struct kvr__path *path, uint64_t *set, uint32_t words,
-                        uint32_t low, uint32_t high, uint64_t *room, uint32_t *ret_depth)
+static void depth_split(const struct kvr__index *index, const struct kvr__path *path, uint64_t *set,
+                        uint32_t words, uint32_t low, uint32_t high, uint64_t *room, uint32_t *ret_depth)
 {
         while (low < high) {
                 uint32_t middle = low + (high - low + 1) / 2;
@@ -137,7 +138,8 @@ void kvr__index_depths(const struct kvr__index *index, const struct kvr__path *p
 
 /* ---- notes ---- */
 
-struct kvr__note *kvr__index_note(const struct kvr__index *index, const struct kvr__path *path, uint32_t point)
+struct kvr__note *kvr__index_note(const struct kvr__index *index, const struct kvr__path *path,
+                                  uint32_t point)
 {
         uint32_t note = node_at(index, path->nodes[point])->note;
 

@@ -11,14 +11,15 @@
 #define NODE_SIZE       0x00ffffffU /* tokens between the point before and this one */
 #define LOST_PLACES     2048        /* fingerprints of lost keys a lane remembers */
 #define LOST_SAMPLE(k)  ((k) >> 61 == 0)
-#define FIND_BATCH      16          /* hash look-ups in flight at once */
-#define ROOM_ATTEMPTS   64          /* evictions that one insertion may cause before it gives up */
-#define VICTIM_LIFETIME 256         /* evictions until the longest lane is looked for again */
+#define FIND_BATCH      16  /* hash look-ups in flight at once */
+#define ROOM_ATTEMPTS   64  /* evictions that one insertion may cause before it gives up */
+#define VICTIM_LIFETIME 256 /* evictions until the longest lane is looked for again */
 
 /* Four-byte alignment, so that a node has 20 bytes. */
 typedef uint64_t node_key __attribute__((aligned(4)));
 
-/* Items of a pool lend their first four bytes to its free list: no field that tells live from dead may be first. */
+/* Items of a pool lend their first four bytes to its free list: no field that tells live from dead may be
+ * first. */
 struct node {
         uint32_t holder; /* pair, or first chunk of a set */
         node_key key;

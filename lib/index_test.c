@@ -97,7 +97,8 @@ static uint32_t depth_of(struct kvr__index *index, const struct brain_prompt *p,
         return depths[lane];
 }
 
-static uint32_t touch_marked(struct kvr__index *index, const struct brain_prompt *p, uint16_t lane, uint16_t mark)
+static uint32_t touch_marked(struct kvr__index *index, const struct brain_prompt *p, uint16_t lane,
+                             uint16_t mark)
 {
         struct kvr__touch touch = {.lane = lane, .owner = mark, .tokens_per_unit = 1};
 

@@ -2,23 +2,12 @@
 #include "lib/json_scan.h"
 #include "lib/json_scan_x86.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #if defined(__SSE2__) && !defined(KVR_NO_SIMD)
 #include <emmintrin.h>
 #endif
-
-/* What a byte means inside a string. */
-enum { PLAIN, QUOTE, BACKSLASH, CONTROL, HIGH };
-
-static inline unsigned class_of(unsigned char c)
-{
-        if (c >= 0x80)
-                return HIGH;
-        if (c < 0x20)
-                return CONTROL;
-        return c == '"' ? QUOTE : c == '\\' ? BACKSLASH : PLAIN;
-}
 
 /* ---- UTF-8
  * ---------------------------------------------------------------------------------------------------- */
@@ -336,31 +325,48 @@ uint32_t kvr__json_decode(const char *body, uint32_t length, char *ret)
 /* ---- the scanner for any machine
  * -------------------------------------------------------------------------------- */
 
+/* Whether eight bytes are plain ASCII text: no quote, backslash, control character or upper bit. */
+static inline bool is_plain_word(const unsigned char *p)
+{
+        const uint64_t ones = 0x0101010101010101ull, tops = 0x8080808080808080ull;
+        uint64_t word, quote, slash;
+
+        memcpy(&word, p, sizeof(word));
+        quote = word ^ ones * '"';
+        slash = word ^ ones * '\\';
+        /* Subtracting takes a byte's upper bit from its neighbour or from below zero: it shows what is too
+         * small. */
+        return !(((quote - ones) | (slash - ones) | (word - ones * 0x20) | word) & tops);
+}
+
 struct kvr__scan kvr__scan_portable(const unsigned char *data, uint32_t pos, uint32_t len)
 {
         uint32_t flags = 0;
-        uint32_t step;
 
         while (pos < len) {
-                switch (class_of(data[pos])) {
-                case PLAIN:
-                        pos++;
+                unsigned char c;
+
+                while (len - pos >= 8 && is_plain_word(data + pos))
+                        pos += 8;
+                if (pos == len)
                         break;
-                case QUOTE:
+                c = data[pos];
+                if (c == '"')
                         return (struct kvr__scan){pos, flags};
-                case BACKSLASH:
+                if (c == '\\') {
                         pos = kvr__scan_escapes(data, pos, len, &flags);
                         if (flags & KVR__SCAN_ERROR)
                                 return (struct kvr__scan){pos, flags};
-                        break;
-                case HIGH:
-                        step = (uint32_t)utf8_char(data, pos, len);
+                } else if (c >= 0x80) {
+                        uint32_t step = (uint32_t)utf8_char(data, pos, len);
+
                         if (!step)
                                 flags |= KVR__SCAN_BAD_UTF8;
                         pos += step ? step : 1;
-                        break;
-                default:
+                } else if (c < 0x20) {
                         return (struct kvr__scan){pos, flags | KVR__SCAN_ERROR};
+                } else {
+                        pos++;
                 }
         }
         return (struct kvr__scan){len, flags | KVR__SCAN_ERROR};

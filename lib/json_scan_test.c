@@ -164,7 +164,7 @@ static void test_all_scanners_agree(void **state)
 
         (void)state;
         for (int round = 0; round < 60000; round++) {
-                char room[ROOM];
+                char room[ROOM] = {0};
                 size_t len = chance(&rng) % 260;
                 size_t before = chance(&rng) % 3;
                 unsigned plain = chance(&rng) % 8; /* how rare the special bytes are */

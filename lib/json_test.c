@@ -211,6 +211,67 @@ static void test_nesting_limit(void **state)
         free_text(&text);
 }
 
+static void compare_with_oracle(const char *bytes, size_t len);
+
+/* Lists of integers have a way of their own: at every length and place, with each kind of oddity at each
+ * place. */
+static void test_lists_of_numbers(void **state)
+{
+        static const char *const oddities[] = {"",
+                                               " ",
+                                               "  ",
+                                               "\n",
+                                               "-1",
+                                               "1.5",
+                                               "1e3",
+                                               "01",
+                                               "00",
+                                               ",",
+                                               "x",
+                                               "null",
+                                               "\"a\"",
+                                               "[1]",
+                                               "0",
+                                               "]",
+                                               "[",
+                                               ", ",
+                                               "12345678901234567890"};
+        uint64_t rng = 4;
+        struct text text = {0};
+
+        (void)state;
+        for (int round = 0; round < 20000; round++) {
+                const char *odd = oddities[(size_t)round % (sizeof(oddities) / sizeof(oddities[0]))];
+                uint64_t count = chance(&rng) % 40, at = chance(&rng) % 40;
+                const char *comma = chance(&rng) % 3 ? "," : ", ";
+
+                text.len = 0;
+                put_string(&text, chance(&rng) % 4 ? "[" : "{\"k\":[");
+                for (uint64_t i = 0; i < count; i++) {
+                        put_string(&text, i ? comma : "");
+                        if (i == at)
+                                put_string(&text, odd);
+                        else
+                                put_format(&text, "%u", (unsigned)(chance(&rng) >> (32 + chance(&rng) % 32)));
+                }
+                put_string(&text, text.data[0] == '[' ? "]" : "]}");
+                compare_with_oracle(text.data, text.len);
+        }
+        free_text(&text);
+}
+
+static void test_spaces_between_numbers_are_noticed(void **state)
+{
+        (void)state;
+        read_text("[1,2,3,4,5,6,7,8,9,10,11,12,13,14]");
+        assert_true(kvr__json_is_compact(&json, 0));
+        read_text("[1,2,3,4,5,6,7,8, 9,10,11,12,13,14]");
+        assert_false(kvr__json_is_compact(&json, 0));
+        read_text("[[1,2,3,4,5, 6,7,8,9,10,11,12],[13,14,15,16,17,18,19,20,21,22]]");
+        assert_false(kvr__json_is_compact(&json, 1));
+        assert_true(kvr__json_is_compact(&json, kvr__json_next(&json, 1)));
+}
+
 static void test_tokens_stay_within_their_bound(void **state)
 {
         struct text text = {0};
@@ -408,6 +469,8 @@ int main(void)
                 cmocka_unit_test(test_what_only_some_readers_take),
                 cmocka_unit_test(test_nesting_limit),
                 cmocka_unit_test(test_tokens_stay_within_their_bound),
+                cmocka_unit_test(test_lists_of_numbers),
+                cmocka_unit_test(test_spaces_between_numbers_are_noticed),
                 cmocka_unit_test(test_same_verdict_as_yyjson),
                 cmocka_unit_test(test_every_cut_of_a_document),
         };

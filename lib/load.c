@@ -5,13 +5,13 @@
 #include "fleet.h"
 #include "ticket.h"
 
-#define MEAN_STEP          (1.0 / 16)
-#define KV_FULL            0.95 /* at this share of referenced cache a waiting request waits for another to end */
-#define STAY_S_MIN         0.25 /* a request's stay while none was seen to end */
-#define SPEED_TOKENS_MIN   16   /* what fewer tokens take is overhead */
-#define SPEED_KEEP         (1 - 1.0 / 64)
-#define SPEED_SETTLED      8 /* samples after which outliers are bounded */
-#define SPEED_OUTLIER      8.0
+#define MEAN_STEP        (1.0 / 16)
+#define KV_FULL          0.95 /* from here on a waiting request waits for another to end */
+#define STAY_S_MIN       0.25 /* a request's stay while none was seen to end */
+#define SPEED_TOKENS_MIN 16   /* what fewer tokens take is overhead */
+#define SPEED_KEEP       (1 - 1.0 / 64)
+#define SPEED_SETTLED    8 /* samples after which outliers are bounded */
+#define SPEED_OUTLIER    8.0
 
 /* ---- books ---- */
 
@@ -99,7 +99,8 @@ void kvr__load_report(struct kvr__replica *replica, const struct kvr_load_report
                 .waiting_tokens = known(report->waiting_tokens),
         };
         report = &replica->report;
-        /* What waits there beyond our own requests is somebody else's: another router, or a client of its own. */
+        /* What waits there beyond our own requests is somebody else's: another router, or a client of its
+         * own. */
         replica->foreign_waiting = excess(report->waiting, replica->prefilling);
         replica->foreign_flight = excess(report->waiting + report->running, replica->in_flight);
         replica->foreign_tokens = excess(report->waiting_tokens, (double)replica->booked_tokens);
@@ -118,8 +119,9 @@ bool kvr__load_report_fresh(const struct kvr__replica *replica, uint64_t now_ns)
 /* ---- seconds ---- */
 
 /*
- * Tokens of the oldest prompt still ahead of a new one. It is taken to shrink as time goes by; when it is overdue our
- * figures for it were wrong, and it counts again, up to its full size, instead of making a slow replica look idle.
+ * Tokens of the oldest prompt still ahead of a new one. It is taken to shrink as time goes by; when it is
+ * overdue our figures for it were wrong, and it counts again, up to its full size, instead of making a slow
+ * replica look idle.
  */
 static double head_tokens_done(const struct kvr__replica *replica, double token_s, uint64_t now_ns)
 {

@@ -3,8 +3,9 @@
 
 #include <stddef.h>
 
-#define PROBES            8
-#define UNITS_KEPT        (16.0 * 1024 * 1024) /* the sums stand for about this much text, so the ratio can still move */
+#define PROBES 8
+#define UNITS_KEPT \
+        (16.0 * 1024 * 1024) /* the sums stand for about this much text, so the ratio can still move */
 #define RATIO_MIN         0.02
 #define RATIO_MAX         1.5
 #define ANSWER_YIELD_STEP (1.0 / 8)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is learned per model: tokens per unit of the canonical stream, requests seen, and whether answers come back.
- * A bounded table keyed by a hash of the model's name; the least recently used of a few places is given up when needed.
- * Owner: whoever holds the router's lock.
+ * What is learned per model: tokens per unit of the canonical stream, requests seen, and whether answers come
+ * back. A bounded table keyed by a hash of the model's name; the least recently used of a few places is given
+ * up when needed. Owner: whoever holds the router's lock.
  */
 #ifndef KVROUTE_LIB_MODELS_H
 #define KVROUTE_LIB_MODELS_H
@@ -15,7 +15,8 @@ struct kvr__model {
         uint64_t key; /* 0: free place */
         uint64_t used;
         double tokens, units; /* sums over settled prompts, halved now and then so that they follow */
-        double answer_yield;  /* share of generated tokens that the next turn found cached: 1 until known otherwise */
+        double answer_yield;  /* share of generated tokens that the next turn found cached: 1 until known
+                                 otherwise */
         uint32_t seen;        /* requests, from 1; the clock by which notes fade */
 };
 

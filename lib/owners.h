@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A bounded memory of who served what: session key to replica, response id to replica. Keys are 64-bit hashes. When it
- * is full the entry that was put longest ago goes. Owner: whoever holds the router's lock.
+ * A bounded memory of who served what: session key to replica, response id to replica. Keys are 64-bit
+ * hashes. When it is full the entry that was put longest ago goes. Owner: whoever holds the router's lock.
  */
 #ifndef KVROUTE_LIB_OWNERS_H
 #define KVROUTE_LIB_OWNERS_H

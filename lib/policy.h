@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A policy turns candidates into a choice. To add one: a file policy_NAME.c with one `choose` function, and one line in
- * policy_table.c.
+ * A policy turns candidates into a choice. To add one: a file policy_NAME.c with one `choose` function, and
+ * one line in policy_table.c.
  */
 #ifndef KVROUTE_LIB_POLICY_H
 #define KVROUTE_LIB_POLICY_H
@@ -13,11 +13,11 @@
 /* A replica that may be chosen now. */
 struct kvr__candidate {
         struct kvr__replica *replica;
-        uint32_t points;        /* leading points of the prompt that it has */
-        uint32_t base_tokens;   /* the tokens of these, as its engine would count a hit */
-        uint32_t match_tokens;  /* the same with generated answers in between */
-        double token_s;         /* seconds to prefill a token: learned, or the mean of the others */
-        double wait_s;          /* before the prefill could start */
+        uint32_t points;              /* leading points of the prompt that it has */
+        uint32_t base_tokens;         /* the tokens of these, as its engine would count a hit */
+        uint32_t match_tokens;        /* the same with generated answers in between */
+        double token_s;               /* seconds to prefill a token: learned, or the mean of the others */
+        double wait_s;                /* before the prefill could start */
         double own_s, toll_s, cost_s; /* filled by policies that price, NAN otherwise */
 };
 
@@ -34,9 +34,9 @@ struct kvr__policy_state {
 
 struct kvr__view {
         struct kvr__candidate *candidates;
-        uint32_t count;          /* at least 1 */
-        uint32_t prompt_tokens;  /* at least 1 */
-        const uint32_t *tokens;  /* of the prefix up to each point */
+        uint32_t count;         /* at least 1 */
+        uint32_t prompt_tokens; /* at least 1 */
+        const uint32_t *tokens; /* of the prefix up to each point */
         const struct kvr_point *points;
         uint32_t point_count;
         const struct kvr__fork *forks; /* rising */

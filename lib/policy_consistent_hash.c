@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rendezvous hashing with a bound on load: every replica draws a number from the key and its own name, and the highest
- * one that is not above 1.25 times the mean number of requests takes it. Replicas that come and go move only their own keys.
+ * Rendezvous hashing with a bound on load: every replica draws a number from the key and its own name, and
+ * the highest one that is not above 1.25 times the mean number of requests takes it. Replicas that come and
+ * go move only their own keys.
  */
 #include "policy.h"
 

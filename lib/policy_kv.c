@@ -6,25 +6,29 @@
  *     own  = speed of the replica * (prompt - match), a copy that is due counting as a match
  *     toll = (G - 1) * mean speed * (prompt - match), a copy that is allowed counting as a match
  *
- * G is the geometric mean over the candidates of 1 + requests in flight. A second of prefill is paid by this request and
- * by those who wait, and G - 1 is how many those are on an average replica: on an idle fleet the rule just looks for the
- * soonest start, on a busy one it hardly ever recomputes what somebody holds.
+ * G is the geometric mean over the candidates of 1 + requests in flight. A second of prefill is paid by this
+ * request and by those who wait, and G - 1 is how many those are on an average replica: on an idle fleet the
+ * rule just looks for the soonest start, on a busy one it hardly ever recomputes what somebody holds.
  *
- * A prefix at which prompts part (a trunk) deserves copies in proportion to the demand for it. As long as it has fewer, a
- * copy is free; up to twice as many it costs only the request's own time. Without this a popular prefix would jam its
- * holders, G would grow, and copying would look ever dearer. The mean is geometric because one idle replica keeps that low.
+ * A prefix at which prompts part (a trunk) deserves copies in proportion to the demand for it. As long as it
+ * has fewer, a copy is free; up to twice as many it costs only the request's own time. Without this a popular
+ * prefix would jam its holders, G would grow, and copying would look ever dearer. The mean is geometric
+ * because one idle replica keeps that low.
  */
 #include <math.h>
 
 #include "policy.h"
 
-#define FORK_EXITS    4   /* fewer departures are a session that grows, not a shared prefix */
-#define SHARE_DUE     1.0 /* copies up to this part of the demand are free */
-#define SHARE_ALLOWED 2.0 /* and up to this one cost no toll */
-#define SEEN_MIN      8   /* requests per replica before demand is measured against less than that */
+#define FORK_EXITS    4    /* fewer departures are a session that grows, not a shared prefix */
+#define SHARE_DUE     1.0  /* copies up to this part of the demand are free */
+#define SHARE_ALLOWED 2.0  /* and up to this one cost no toll */
+#define SEEN_MIN      8    /* requests per replica before demand is measured against less than that */
 #define SPEED_ALIKE   0.15 /* learned speeds that differ by less are no reason to prefer a replica */
+#define SPEED_NOISE_S \
+        0.01 /* nor are those that differ by less over a whole prompt: first tokens jitter by that much */
 #define MEDIAN_SAMPLE 64 /* replicas that a median is taken of */
-#define SESSION_WORTH 0.5 /* part of the unknown rest of a prompt that its session's last replica is hoped to have */
+#define SESSION_WORTH \
+        0.5 /* part of the unknown rest of a prompt that its session's last replica is hoped to have */
 
 static uint32_t copies_of(const struct kvr__view *view, uint32_t point)
 {
@@ -74,9 +78,9 @@ static double median_of(double *figures, uint32_t count)
 }
 
 /*
- * A replica that has just come up looks idle, and its first requests are slow. It counts as busy as the median of the
- * others on top of its own load, less and less so during its first half minute: it gets about its share, not everything.
- * When all are new, as after a start, nobody is spared.
+ * A replica that has just come up looks idle, and its first requests are slow. It counts as busy as the
+ * median of the others on top of its own load, less and less so during its first half minute: it gets about
+ * its share, not everything. When all are new, as after a start, nobody is spared.
  */
 static void newcomers_spare(struct kvr__view *view)
 {
@@ -108,9 +112,9 @@ static double missing(const struct kvr__view *view, uint32_t match, uint32_t pre
 }
 
 /*
- * Ties are common: an idle fleet, a new prompt. Speeds are learned and never quite equal, so replicas of nearly the speed
- * of the cheapest one are compared as if they had just that; otherwise whichever was measured fastest would get
- * everything. Ties go to the least recent work.
+ * Ties are common: an idle fleet, a new prompt. Speeds are learned and never quite equal, so replicas of
+ * nearly the speed of the cheapest one are compared as if they had just that; otherwise whichever was
+ * measured fastest would get everything. Ties go to the least recent work.
  */
 static uint32_t ties_resolve(const struct kvr__view *view, const struct kvr__least *least)
 {
@@ -120,8 +124,9 @@ static uint32_t ties_resolve(const struct kvr__view *view, const struct kvr__lea
         for (uint32_t i = 0; i < view->count; i++) {
                 const struct kvr__candidate *candidate = &view->candidates[i];
                 double ratio = token_s / candidate->token_s;
+                double apart_s = fabs(token_s - candidate->token_s) * view->prompt_tokens;
 
-                if (ratio < 1 - SPEED_ALIKE || ratio > 1 + SPEED_ALIKE)
+                if ((ratio < 1 - SPEED_ALIKE || ratio > 1 + SPEED_ALIKE) && apart_s > SPEED_NOISE_S)
                         continue;
                 kvr__least_try(&best, i, (candidate->wait_s + candidate->own_s) * ratio + candidate->toll_s,
                                candidate->replica->work);
@@ -152,8 +157,8 @@ uint32_t kvr__choose_kv(struct kvr__view *view)
         if (view->owner == view->count)
                 return least.at;
         /*
-         * Nothing is known of most of the prompt, but of the session: its last replica may have what the text does not
-         * show. Otherwise the session only decides between equals.
+         * Nothing is known of most of the prompt, but of the session: its last replica may have what the text
+         * does not show. Otherwise the session only decides between equals.
          */
         const struct kvr__candidate *owner = &view->candidates[view->owner];
         double rest = missing(view, best_match, 0), slack = 1e-9;

@@ -609,7 +609,8 @@ static void faster_replicas_get_more(void **state)
         assert_in_range(counts[0], 30, 34);
 }
 
-/* Speeds are measured, so never equal: that alone must not draw all new prompts of an idle fleet to one replica. */
+/* Speeds are measured, so never equal: that alone must not draw all new prompts of an idle fleet to one
+ * replica. */
 static void nearly_equal_speeds_share(void **state)
 {
         uint32_t counts[4] = {0};
@@ -661,13 +662,14 @@ static void costs_add_up(void **state)
         brain_message(&p, 2, 4000);
         request = (struct kvr_request){.prompt = brain_prompt_done(&p)};
         for (int twice = 0; twice < 2; twice++) {
-                assert_int_equal(kvr_explain(fleet.router, &request, &explained, candidates, 4, &count, NULL), KVR_OK);
+                assert_int_equal(kvr_explain(fleet.router, &request, &explained, candidates, 4, &count, NULL),
+                                 KVR_OK);
                 assert_int_equal(count, 4);
         }
         for (int i = 0; i < 4; i++) {
                 assert_int_equal(candidates[i].replica, fleet.ids[i]);
                 assert_near(candidates[i].cost_s,
-                                   candidates[i].wait_s + candidates[i].own_s + candidates[i].toll_s, 1e-9);
+                            candidates[i].wait_s + candidates[i].own_s + candidates[i].toll_s, 1e-9);
         }
         /* 1,000 tokens are cached on the second, in whole blocks; the first answer's 20 come on top. */
         assert_int_equal(candidates[1].match_tokens, 1008);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The longest match if it covers half of the prompt, else the least wait; equal matches go to the least wait too. */
+/* The longest match if it covers half of the prompt, else the least wait; equal matches go to the least wait
+ * too. */
 #include "policy.h"
 
 uint32_t kvr__choose_longest_prefix(struct kvr__view *view)

@@ -4,11 +4,13 @@
 #include "policy.h"
 
 static const struct kvr__policy policies[] = {
-        {"kv", "soonest start, with what a recomputation costs those who wait (default)", kvr__choose_kv, false},
+        {"kv", "soonest start, with what a recomputation costs those who wait (default)", kvr__choose_kv,
+         false},
         {"round_robin", "each in turn", kvr__choose_round_robin, false},
         {"random", "any, with equal chance", kvr__choose_random, false},
         {"least_requests", "fewest requests in flight", kvr__choose_least_requests, false},
-        {"least_tokens", "fewest uncached prompt tokens sent and not yet prefilled", kvr__choose_least_tokens, false},
+        {"least_tokens", "fewest uncached prompt tokens sent and not yet prefilled", kvr__choose_least_tokens,
+         false},
         {"power_of_two", "the less busy of two random ones", kvr__choose_power_of_two, false},
         {"consistent_hash", "by session key or first part of the prompt, load at most 1.25 times the mean",
          kvr__choose_consistent_hash, true},

@@ -3,11 +3,13 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define LINE_BYTES 64
+#define HUGE_BYTES (2U << 20)
 
-bool kvr__pool_init(struct kvr__pool *pool, struct kvr__budget *budget, size_t item_bytes, size_t segment_bytes,
-                    bool vital)
+bool kvr__pool_init(struct kvr__pool *pool, struct kvr__budget *budget, size_t item_bytes,
+                    size_t segment_bytes, bool vital)
 {
         uint32_t shift = 4;
 
@@ -39,6 +41,24 @@ void kvr__pool_fini(struct kvr__pool *pool)
         *pool = (struct kvr__pool){0};
 }
 
+/*
+ * Aligned to cache lines. The content stays undefined, so that no memory is touched before it is used. Large
+ * ones ask for huge pages: access is random, and with small pages most of its time would go into their
+ * translation.
+ */
+static void *segment_new(uint64_t bytes)
+{
+        void *segment;
+
+        if (posix_memalign(&segment, bytes < HUGE_BYTES ? LINE_BYTES : HUGE_BYTES, bytes))
+                return NULL;
+#ifdef MADV_HUGEPAGE
+        if (bytes >= HUGE_BYTES)
+                (void)madvise(segment, bytes, MADV_HUGEPAGE);
+#endif
+        return segment;
+}
+
 bool kvr__pool_grow(struct kvr__pool *pool)
 {
         struct kvr__budget *budget = pool->budget;
@@ -47,8 +67,7 @@ bool kvr__pool_grow(struct kvr__pool *pool)
 
         if (pool->segment_count == pool->segment_max || budget->bytes + bytes > limit)
                 return false;
-        /* Whole cache lines. The content stays undefined, so that memory is not touched before it is used. */
-        unsigned char *segment = aligned_alloc(LINE_BYTES, (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES);
+        unsigned char *segment = segment_new(bytes);
 
         if (!segment)
                 return false;

@@ -99,15 +99,14 @@ static void walk(struct kvr_parser *parser, uint32_t token, bool digest)
 {
         const struct kvr__json *json = &parser->json;
         uint32_t end = kvr__json_next(json, token);
-        struct nesting nesting;
+        struct nesting nesting = {0};
         bool comma = false; /* a value stands before this one in its container */
         bool value = false; /* a key stands before */
 
-        nesting.depth = 0;
         while (token < end) {
                 enum kvr__json_type type = kvr__json_type(json, token);
 
-                if (type == KVR__JSON_END) {
+                if (type == KVR__JSON_END && nesting.depth) {
                         put_char(parser, in_object(&nesting) ? '}' : ']');
                         nesting.depth--;
                         comma = true;

@@ -263,8 +263,8 @@ static bool is_plain_message(const struct kvr__json *json, uint32_t token, uint3
         first = kvr__json_text(json, token + 1);
         second = kvr__json_text(json, token + 3);
         role_first = first.len == 4;
-        if (first.len + second.len != 11 || memcmp(role_first ? first.data : second.data, "role", 4) ||
-            memcmp(role_first ? second.data : first.data, "content", 7))
+        if (first.len + second.len != 11 || memcmp(role_first ? first.data : second.data, "role", 4) != 0 ||
+            memcmp(role_first ? second.data : first.data, "content", 7) != 0)
                 return false;
         *ret_role = token + (role_first ? 2 : 4);
         *ret_content = token + (role_first ? 4 : 2);

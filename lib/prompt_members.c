@@ -11,7 +11,7 @@
 /* "messages[3].content[1].text"; what does not fit is cut. */
 static void write_path(const struct kvr__path *path, char *ret, size_t size)
 {
-        const struct kvr__path *steps[PATH_DEPTH_MAX];
+        const struct kvr__path *steps[PATH_DEPTH_MAX] = {NULL};
         size_t count = 0, len = 0;
 
         for (; path && count < PATH_DEPTH_MAX; path = path->up)
@@ -55,9 +55,9 @@ struct kvr_slice kvr__key(const struct kvr_parser *parser, uint32_t token, char 
         struct kvr_slice raw = kvr__json_text(&parser->json, token);
 
         if (kvr__json_type(&parser->json, token) == KVR__JSON_STRING)
-                return raw.len <= KVR__FIELD_NAME_MAX ? raw : (struct kvr_slice){0};
+                return raw.len <= KVR__FIELD_NAME_MAX ? raw : (struct kvr_slice){room, 0};
         if (raw.len > 6 * KVR__FIELD_NAME_MAX)
-                return (struct kvr_slice){0};
+                return (struct kvr_slice){room, 0};
         return (struct kvr_slice){room, kvr__json_canonical(raw.data, (uint32_t)raw.len, room)};
 }
 
@@ -74,7 +74,7 @@ enum kvr_status kvr__members(struct kvr_parser *parser, uint32_t object, const s
 
                 for (size_t i = 0; name.len && i < count; i++) {
                         if (names[i].len != name.len || names[i].text[0] != name.data[0] ||
-                            memcmp(names[i].text, name.data, name.len))
+                            memcmp(names[i].text, name.data, name.len) != 0)
                                 continue;
                         if (ret_tokens[i])
                                 return kvr__wrong_twice(

@@ -181,7 +181,7 @@ static void test_tools_settings_and_media_by_the_rules(void **state)
                                    "\xC3\xA9\",\"name\":\"f\",\"parameters\":{\"z\":[1,2],\"a\":{}}},"
                                    "\"type\":\"function\"}";
         struct slow *slow = malloc(sizeof(*slow));
-        char url[200], body[1500];
+        char url[600], body[1500];
         XXH128_hash_t digest;
         struct parsed parsed;
 

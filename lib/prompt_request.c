@@ -145,7 +145,8 @@ static enum kvr_status read_stream(struct kvr_parser *parser, struct kvr_prompt 
         ret->stream = is_true(parser, parser->field[KVR__FIELD_STREAM]);
         ret->usage_asked = is_true(parser, usage);
         ret->has_stream_options = kvr__given(parser, options);
-        if (options && kvr__json_type(&parser->json, options) == KVR__JSON_LITERAL && !ret->has_stream_options)
+        if (options && kvr__json_type(&parser->json, options) == KVR__JSON_LITERAL &&
+            !ret->has_stream_options)
                 ret->stream_options_null = kvr__json_offset(&parser->json, options);
         if (usage && !ret->usage_asked && kvr__json_type(&parser->json, usage) == KVR__JSON_LITERAL)
                 ret->usage_denied = kvr__json_offset(&parser->json, usage);

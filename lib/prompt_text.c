@@ -32,6 +32,17 @@ static struct kinds kinds_of(const struct kvr__json *json, uint32_t array)
         return kinds;
 }
 
+/* kinds_of for what is nearly always asked of long arrays. */
+static bool all_numbers(const struct kvr__json *json, uint32_t array)
+{
+        uint32_t end = kvr__json_end(json, array);
+        uint32_t others = 0;
+
+        for (uint32_t token = array + 1; token < end; token++)
+                others |= json->tokens[token].head ^ (uint32_t)KVR__JSON_NUMBER << 29;
+        return end > array + 1 && others >> 29 == 0;
+}
+
 /* A token id: a plain integer of 32 bits. */
 static bool read_id(const struct kvr__json *json, uint32_t token, uint32_t *ret)
 {
@@ -174,12 +185,16 @@ static enum kvr_status put_one(struct kvr_parser *parser, uint32_t token, const 
         case KVR__JSON_OBJECT:
                 return put_object(parser, token, path);
         case KVR__JSON_ARRAY: {
-                struct kinds kinds = kinds_of(json, token);
+                struct kinds kinds;
+
+                if (all_numbers(json, token)) {
+                        put_ids(parser, token, ret_unit);
+                        return KVR_OK;
+                }
+                kinds = kinds_of(json, token);
 
                 if (!kinds.count || kinds.others)
                         parser->unkeyed = true;
-                else if (!kinds.strings)
-                        put_ids(parser, token, ret_unit);
                 else
                         put_mixed(parser, token);
                 return KVR_OK;
@@ -206,6 +221,8 @@ enum kvr_status kvr__text_write(struct kvr_parser *parser, enum kvr__field field
         if (!kvr__json_is_string(json, token) && !kvr__json_is_container(json, token))
                 return kvr__wrong_type(parser, &path, token, "a string or an array");
         if (kvr__json_type(json, token) != KVR__JSON_ARRAY)
+                return put_one(parser, token, &path, ret_unit);
+        if (all_numbers(json, token))
                 return put_one(parser, token, &path, ret_unit);
         kinds = kinds_of(json, token);
         /* Numbers alone, or numbers and strings, are one prompt; anything else is a list of prompts. */

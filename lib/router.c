@@ -42,8 +42,8 @@ const char *kvr_state_name(enum kvr_state state)
 const char *kvr_reason_name(enum kvr_reason reason)
 {
         switch (reason) {
-#define REASON_CASE(code, name)                                                                              \
-        case code:                                                                                           \
+#define REASON_CASE(code, name) \
+        case code:              \
                 return name;
                 KVR_REASON_LIST(REASON_CASE)
 #undef REASON_CASE
@@ -51,7 +51,8 @@ const char *kvr_reason_name(enum kvr_reason reason)
         return "unknown";
 }
 
-/* ---- life ----------------------------------------------------------------------------------------------- */
+/* ---- life -----------------------------------------------------------------------------------------------
+ */
 
 static enum kvr_status settings_apply(struct kvr_router *router, const struct kvr_settings *settings,
                                       struct kvr_error *err)
@@ -74,7 +75,8 @@ static enum kvr_status settings_apply(struct kvr_router *router, const struct kv
                                       "the default of tokens per byte must be a positive number");
         router->policy = kvr__policy_find(policy);
         if (!router->policy)
-                return kvr__error_set(err, KVR_E_NOT_FOUND, 0, "policy", "there is no policy named '%.40s'", policy);
+                return kvr__error_set(err, KVR_E_NOT_FOUND, 0, "policy", "there is no policy named '%.40s'",
+                                      policy);
         router->default_token_s = 1 / (speed > 0 ? speed : PREFILL_DEFAULT);
         router->busy_hint_ns =
                 (uint64_t)(s->queue_wait_hint_ms ? s->queue_wait_hint_ms : BUSY_HINT_DEFAULT_MS) * 1000000;
@@ -144,24 +146,27 @@ enum kvr_status kvr_router_set_policy(struct kvr_router *router, const char *nam
         const struct kvr__policy *policy = kvr__policy_find(name);
 
         if (!policy)
-                return kvr__error_set(err, KVR_E_NOT_FOUND, 0, "policy", "there is no policy named '%.40s'", name);
+                return kvr__error_set(err, KVR_E_NOT_FOUND, 0, "policy", "there is no policy named '%.40s'",
+                                      name);
         kvr__router_lock(router);
         router->policy = policy;
         kvr__router_unlock(router);
         return KVR_OK;
 }
 
-/* ---- fleet ---------------------------------------------------------------------------------------------- */
+/* ---- fleet ----------------------------------------------------------------------------------------------
+ */
 
 static enum kvr_status spec_check(const struct kvr_replica_spec *spec, bool with_name, struct kvr_error *err)
 {
         if (with_name && (!spec->name || !*spec->name))
                 return kvr__error_set(err, KVR_E_ARGUMENT, 0, "name", "a replica needs a name");
         if (with_name && strnlen(spec->name, KVR_NAME_MAX) == KVR_NAME_MAX)
-                return kvr__error_set(err, KVR_E_LIMIT, 0, "name", "the name of a replica is longer than %d bytes",
-                                      KVR_NAME_MAX - 1);
+                return kvr__error_set(err, KVR_E_LIMIT, 0, "name",
+                                      "the name of a replica is longer than %d bytes", KVR_NAME_MAX - 1);
         if (spec->cache != KVR_CACHE_BLOCKS && spec->cache != KVR_CACHE_SLOTS)
-                return kvr__error_set(err, KVR_E_ARGUMENT, 0, "cache", "%d is no kind of cache", (int)spec->cache);
+                return kvr__error_set(err, KVR_E_ARGUMENT, 0, "cache", "%d is no kind of cache",
+                                      (int)spec->cache);
         if (spec->slots > KVR__SLOTS_MAX)
                 return kvr__error_set(err, KVR_E_LIMIT, 0, "slots", "%u slots are more than the limit of %d",
                                       spec->slots, KVR__SLOTS_MAX);
@@ -180,7 +185,8 @@ static void slots_detach(struct kvr__replica *replica)
 }
 
 /* Brings the slot model in line with the kind of cache; false when out of memory. */
-static bool slots_apply(struct kvr_router *router, struct kvr__replica *replica, const struct kvr_replica_spec *spec)
+static bool slots_apply(struct kvr_router *router, struct kvr__replica *replica,
+                        const struct kvr_replica_spec *spec)
 {
         if (spec->cache != KVR_CACHE_SLOTS) {
                 slots_detach(replica);
@@ -200,7 +206,8 @@ static bool slots_apply(struct kvr_router *router, struct kvr__replica *replica,
         return true;
 }
 
-static bool spec_apply(struct kvr_router *router, struct kvr__replica *replica, const struct kvr_replica_spec *spec)
+static bool spec_apply(struct kvr_router *router, struct kvr__replica *replica,
+                       const struct kvr_replica_spec *spec)
 {
         if (!slots_apply(router, replica, spec))
                 return false;
@@ -267,7 +274,8 @@ enum kvr_status kvr_replica_add(struct kvr_router *router, const struct kvr_repl
                 *ret_id = replica->id;
         kvr__router_unlock(router);
         if (status == KVR_E_EXISTS)
-                return kvr__error_set(err, status, 0, "name", "there is a replica named '%.80s' already", spec->name);
+                return kvr__error_set(err, status, 0, "name", "there is a replica named '%.80s' already",
+                                      spec->name);
         if (status == KVR_E_LIMIT)
                 return kvr__error_set(err, status, 0, NULL, "more than %d replicas", KVR_REPLICAS_MAX);
         if (status != KVR_OK)
@@ -298,15 +306,15 @@ void kvr__router_forget(struct kvr_router *router, struct kvr__replica *replica)
 }
 
 /* Runs `body` with `replica` found under the lock; the value of the function is whether it was. */
-#define WITH_REPLICA(router, id, body)                                                                       \
-        do {                                                                                                 \
-                kvr__router_lock(router);                                                                    \
-                struct kvr__replica *replica = kvr__fleet_find(&(router)->fleet, id);                        \
-                if (replica) {                                                                               \
-                        body;                                                                                \
-                }                                                                                            \
-                kvr__router_unlock(router);                                                                  \
-                return replica ? KVR_OK : KVR_E_NOT_FOUND;                                                   \
+#define WITH_REPLICA(router, id, body)                                                \
+        do {                                                                          \
+                kvr__router_lock(router);                                             \
+                struct kvr__replica *replica = kvr__fleet_find(&(router)->fleet, id); \
+                if (replica) {                                                        \
+                        body;                                                         \
+                }                                                                     \
+                kvr__router_unlock(router);                                           \
+                return replica ? KVR_OK : KVR_E_NOT_FOUND;                            \
         } while (0)
 
 static void replica_leave(struct kvr_router *router, struct kvr__replica *replica)
@@ -360,8 +368,8 @@ static int hash_compare(const void *a, const void *b)
         return x < y ? -1 : x > y;
 }
 
-enum kvr_status kvr_replica_set_models(struct kvr_router *router, kvr_replica_id id, const struct kvr_slice *models,
-                                       size_t count)
+enum kvr_status kvr_replica_set_models(struct kvr_router *router, kvr_replica_id id,
+                                       const struct kvr_slice *models, size_t count)
 {
         uint64_t *hashes = NULL;
 
@@ -400,7 +408,8 @@ enum kvr_status kvr_replica_report(struct kvr_router *router, kvr_replica_id id,
         WITH_REPLICA(router, id, kvr__load_report(replica, report));
 }
 
-/* ---- status --------------------------------------------------------------------------------------------- */
+/* ---- status ---------------------------------------------------------------------------------------------
+ */
 
 static void info_fill(const struct kvr_router *router, const struct kvr__replica *replica, uint64_t now_ns,
                       struct kvr_replica_info *ret)

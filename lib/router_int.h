@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside of the router: what router.c (life and fleet), decide.c (choice and booking) and settle.c (outcome) share.
- * Everything but `lock` and `env` is read and written with the lock held.
+ * Inside of the router: what router.c (life and fleet), decide.c (choice and booking) and settle.c (outcome)
+ * share. Everything but `lock` and `env` is read and written with the lock held.
  */
 #ifndef KVROUTE_LIB_ROUTER_INT_H
 #define KVROUTE_LIB_ROUTER_INT_H
@@ -65,12 +65,45 @@ static inline uint64_t kvr__router_now(const struct kvr_router *router)
         return router->env.now_ns(router->env.ctx);
 }
 
+/* A request with what can be worked out without the lock. */
+struct kvr__query {
+        const struct kvr_request *request;
+        const struct kvr_point *points;
+        uint32_t point_count;
+        uint32_t units;
+        bool by_tokens;  /* units are token ids */
+        uint64_t model;  /* 0: any replica */
+        uint64_t memory; /* what ratios and counts are learned under */
+        uint64_t session;
+        uint64_t now_ns;
+};
+
+/* What the locked part found out. */
+struct kvr__choice {
+        enum kvr_status status;
+        uint32_t count, chosen;
+        uint32_t prompt_tokens; /* 0 unknown */
+        uint32_t charge_tokens; /* the same, or what an unknown prompt counts as */
+        uint64_t retry_after_ns;
+        bool last_resort;
+        const struct kvr__model *model;
+        struct kvr__view view;
+};
+
+/* Fills the path, router->tokens and the prompt's tokens in the choice. */
+void kvr__prompt_measure(struct kvr_router *router, const struct kvr__query *query,
+                         struct kvr__choice *choice);
+/* Fills points and tokens of all candidates. */
+void kvr__candidates_match(struct kvr_router *router, const struct kvr__query *query,
+                           struct kvr__choice *choice);
+
 uint64_t kvr__hash(struct kvr_slice bytes, uint64_t seed); /* never 0 */
 
 /* What a replica cached is gone. O(1) but for a full table of lanes. */
 void kvr__router_forget(struct kvr_router *router, struct kvr__replica *replica);
 /* The slot rules for a request that was decided, or that a free slot lets start. */
 void kvr__slots_enter(struct kvr__replica *replica, struct kvr_ticket *ticket);
-void kvr__slots_leave(struct kvr__replica *replica, struct kvr_ticket *ticket, bool computed, uint32_t answer);
+void kvr__slots_leave(struct kvr__replica *replica, struct kvr_ticket *ticket, bool computed,
+                      uint32_t answer);
 
 #endif

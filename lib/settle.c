@@ -4,22 +4,22 @@
 
 #include "router_int.h"
 
-#define ERROR_STEP        (1.0 / 16)
-#define TRUST_STEP        (1.0 / 8)
-#define STAY_STEP         (1.0 / 16)
-#define SPEED_SAMPLES_EAGER 4   /* until then the speed is learned at the first token, on predicted figures */
-#define SIZE_STEP         0.02  /* a shortfall takes this part off the capacity, */
-#define SIZE_GROW         0.04  /* a hit on what had been given up adds this: it is rarer, and never a coincidence */
-#define SIZE_FIRST        1.5   /* the first guess, at the first sign of eviction, in what we believe is held */
-#define SIZE_CUT          0.7   /* what is left of a capacity that runs of misses prove far too large */
-#define CAPACITY_MIN      1024.0
-#define SLIP_TOKENS       64.0  /* a prediction may be off by so much, */
-#define SLIP_SHARE        0.125 /* or by this part of it, before it says something about the cache */
-#define TELLING_TOKENS    128.0 /* shorter predictions say nothing */
-#define MISS_TOKENS       256.0 /* a prediction at least so long of which */
-#define MISS_SHARE        0.1   /* less than this part came true is a miss; */
-#define MISSES_RESET      4     /* so many in a row, and the replica must have lost everything, */
-#define AGAIN_SOON        64    /* unless that was concluded only so many predictions ago */
+#define ERROR_STEP          (1.0 / 16)
+#define TRUST_STEP          (1.0 / 8)
+#define STAY_STEP           (1.0 / 16)
+#define SPEED_SAMPLES_EAGER 4    /* until then it is learned at the first token, on predicted figures */
+#define SIZE_STEP           0.02 /* a shortfall takes this part off the capacity, */
+#define SIZE_GROW           0.04 /* a hit on what had been given up adds this: rare, but sure */
+#define SIZE_FIRST          1.5  /* the first guess, in what we believe is held */
+#define SIZE_CUT            0.7  /* left of a capacity that runs of misses prove too large */
+#define CAPACITY_MIN        1024.0
+#define SLIP_TOKENS         64.0  /* a prediction may be off by so much, */
+#define SLIP_SHARE          0.125 /* or by this part of it, before it says something about the cache */
+#define TELLING_TOKENS      128.0 /* shorter predictions say nothing */
+#define MISS_TOKENS         256.0 /* a prediction at least so long of which */
+#define MISS_SHARE          0.1   /* less than this part came true is a miss; */
+#define MISSES_RESET        4     /* so many in a row, and the replica must have lost everything, */
+#define AGAIN_SOON          64    /* unless that was concluded only so many predictions ago */
 
 /* ---- first token ---- */
 
@@ -30,7 +30,8 @@ static void first_token(struct kvr_ticket *ticket, uint64_t now_ns)
         if (!kvr__load_first_token(replica, ticket, now_ns))
                 return;
         /* Where hits are told, the speed is better learned at settlement from what was really computed. */
-        if (ticket->prompt_tokens && (!replica->tells_cached || replica->speed.samples < SPEED_SAMPLES_EAGER)) {
+        if (ticket->prompt_tokens &&
+            (!replica->tells_cached || replica->speed.samples < SPEED_SAMPLES_EAGER)) {
                 kvr__speed_learn(replica, ticket->prompt_tokens - ticket->match_tokens, ticket->busy_s);
                 ticket->learned = true;
         }
@@ -58,7 +59,8 @@ struct result {
         uint32_t predicted; /* as the client was told, but less than the prompt */
 };
 
-static struct result result_make(const struct kvr_ticket *ticket, const struct kvr_outcome *outcome, uint64_t now_ns)
+static struct result result_make(const struct kvr_ticket *ticket, const struct kvr_outcome *outcome,
+                                 uint64_t now_ns)
 {
         struct result result = {.outcome = outcome, .now_ns = now_ns, .cached = -1};
 
@@ -70,8 +72,9 @@ static struct result result_make(const struct kvr_ticket *ticket, const struct k
         if (result.predicted && result.predicted >= result.prompt)
                 result.predicted = (uint32_t)result.prompt - 1;
         if (ticket->measurable && outcome->cached_tokens >= 0)
-                result.cached = (double)outcome->cached_tokens < result.prompt ? (double)outcome->cached_tokens
-                                                                               : result.prompt;
+                result.cached = (double)outcome->cached_tokens < result.prompt
+                                        ? (double)outcome->cached_tokens
+                                        : result.prompt;
         return result;
 }
 
@@ -80,7 +83,8 @@ static void slots_advance(struct kvr__replica *replica)
         while (replica->deferred_head) {
                 struct kvr_ticket *ticket = replica->deferred_head;
                 struct kvr__slots_ask ask = {ticket->points, ticket->point_count,
-                                             ticket->units ? (double)ticket->prompt_tokens / ticket->units : 0};
+                                             ticket->units ? (double)ticket->prompt_tokens / ticket->units
+                                                           : 0};
 
                 ticket->slot = kvr__slots_start(replica->slots, &ask);
                 if (ticket->slot == KVR__NO_SLOT)
@@ -148,7 +152,8 @@ static void tokens_learn(struct kvr_router *router, struct kvr_ticket *ticket, c
                 note->answer = answer < UINT32_MAX ? (uint32_t)answer : UINT32_MAX;
                 note->answer_lane = ticket->replica->lane;
         }
-        /* The fork it left known ground at is where others will be measured: a share of this prompt's tokens. */
+        /* The fork it left known ground at is where others will be measured: a share of this prompt's tokens.
+         */
         if (outcome->prompt_tokens > 0 && ticket->fork && ticket->fork < ticket->point_count) {
                 const struct kvr_point *fork = &ticket->points[ticket->fork - 1];
 
@@ -161,7 +166,8 @@ static void tokens_learn(struct kvr_router *router, struct kvr_ticket *ticket, c
 /* Was something of the surplus sent there earlier and dropped from the index since? */
 static bool surplus_was_ours(struct kvr_router *router, const struct kvr_ticket *ticket, double until_units)
 {
-        for (uint32_t i = ticket->held; i < ticket->point_count && ticket->points[i].end <= until_units; i++) {
+        for (uint32_t i = ticket->held; i < ticket->point_count && ticket->points[i].end <= until_units;
+             i++) {
                 bool sampled;
 
                 if (kvr__lane_lost(router->index, ticket->replica->lane, ticket->points[i].key, &sampled))
@@ -180,8 +186,8 @@ static void capacity_shrink(struct kvr_router *router, struct kvr__replica *repl
 }
 
 /*
- * Long predictions fail one after the other. The first time, the replica has restarted or was flushed without anybody
- * telling: all is forgotten. If it happens again soon, its cache is just much smaller than we think.
+ * Long predictions fail one after the other. The first time, the replica has restarted or was flushed without
+ * anybody telling: all is forgotten. If it happens again soon, its cache is just much smaller than we think.
  */
 static bool misses_conclude(struct kvr_router *router, struct kvr__replica *replica)
 {
@@ -231,10 +237,12 @@ static bool cache_learn(struct kvr_router *router, struct kvr_ticket *ticket, do
 }
 
 /* Compares what was found with what was predicted, and corrects what the prediction came from. */
-static void observation_learn(struct kvr_router *router, struct kvr_ticket *ticket, const struct result *result)
+static void observation_learn(struct kvr_router *router, struct kvr_ticket *ticket,
+                              const struct result *result)
 {
         struct kvr__replica *replica = ticket->replica;
-        /* The tokens of a prompt are estimates at decision; only the share of it that is cached can be compared. */
+        /* The tokens of a prompt are estimates at decision; only the share of it that is cached can be
+         * compared. */
         double scale = ticket->prompt_tokens ? result->prompt / ticket->prompt_tokens : 1;
         double expected = ticket->base_tokens * scale;
         double credited = (ticket->match_tokens - ticket->base_tokens) * scale;
@@ -249,7 +257,8 @@ static void observation_learn(struct kvr_router *router, struct kvr_ticket *tick
                 return;
         if (cache_learn(router, ticket, expected, result->cached, result)) {
                 /* This very prompt was computed after the loss. */
-                struct kvr__touch touch = {.lane = replica->lane, .tokens_per_unit = result->prompt / ticket->units};
+                struct kvr__touch touch = {.lane = replica->lane,
+                                           .tokens_per_unit = result->prompt / ticket->units};
 
                 router->path.known = 0;
                 kvr__index_find(router->index, ticket->points, ticket->point_count, &router->path);
@@ -257,15 +266,16 @@ static void observation_learn(struct kvr_router *router, struct kvr_ticket *tick
         }
 }
 
-static void residency_settle(struct kvr_router *router, struct kvr_ticket *ticket, const struct result *result)
+static void residency_settle(struct kvr_router *router, struct kvr_ticket *ticket,
+                             const struct result *result)
 {
         struct kvr__replica *replica = ticket->replica;
 
         if (replica->removed || ticket->epoch != replica->epoch)
                 return;
         if (!result->computed) {
-                kvr__index_remove(router->index, replica->lane, ticket->points, ticket->held, ticket->inserted,
-                                  ticket->mark);
+                kvr__index_remove(router->index, replica->lane, ticket->points, ticket->held,
+                                  ticket->inserted, ticket->mark);
                 return;
         }
         tokens_learn(router, ticket, result);
@@ -290,7 +300,8 @@ static void account(struct kvr_router *router, const struct kvr_ticket *ticket, 
         /* What no engine has computed cannot have hit or missed. */
         if (!result->computed || result->prompt < 1)
                 return;
-        uint64_t prompt = (uint64_t)result->prompt, cached = result->cached >= 0 ? (uint64_t)result->cached : 0;
+        uint64_t prompt = (uint64_t)result->prompt,
+                 cached = result->cached >= 0 ? (uint64_t)result->cached : 0;
         uint64_t best = ticket->best_tokens < prompt ? ticket->best_tokens : prompt - 1;
 
         reason->prompt_tokens += prompt;
@@ -309,22 +320,25 @@ static void account(struct kvr_router *router, const struct kvr_ticket *ticket, 
                 replica->overpredicted_tokens += result->predicted - cached;
         double error = fabs((double)result->predicted - (double)cached) / result->prompt;
 
-        replica->error = isnan(replica->error) ? error : replica->error + (error - replica->error) * ERROR_STEP;
+        replica->error =
+                isnan(replica->error) ? error : replica->error + (error - replica->error) * ERROR_STEP;
 }
 
-static void settlement_fill(const struct kvr_ticket *ticket, const struct result *result, struct kvr_settlement *ret)
+static void settlement_fill(const struct kvr_ticket *ticket, const struct result *result,
+                            struct kvr_settlement *ret)
 {
         *ret = (struct kvr_settlement){
                 .replica = ticket->replica->id,
                 .prompt_tokens = (uint32_t)result->prompt,
                 .predicted_tokens = result->predicted,
                 .ttft_s = ticket->first_token ? (double)(ticket->first_ns - ticket->sent_ns) / 1e9 : NAN,
-                .total_s = result->now_ns > ticket->sent_ns ? (double)(result->now_ns - ticket->sent_ns) / 1e9 : 0,
+                .total_s = result->now_ns > ticket->sent_ns ? (double)(result->now_ns - ticket->sent_ns) / 1e9
+                                                            : 0,
         };
 }
 
-static void settle(struct kvr_router *router, struct kvr_ticket *ticket, const struct result *result, uint64_t response,
-                   struct kvr_settlement *ret)
+static void settle(struct kvr_router *router, struct kvr_ticket *ticket, const struct result *result,
+                   uint64_t response, struct kvr_settlement *ret)
 {
         struct kvr__replica *replica = ticket->replica;
         const struct kvr_outcome *outcome = result->outcome;
@@ -333,12 +347,14 @@ static void settle(struct kvr_router *router, struct kvr_ticket *ticket, const s
         kvr__load_release(replica, ticket);
         replica->trials -= ticket->trial;
         residency_settle(router, ticket, result);
-        kvr__slots_leave(replica, ticket, result->computed, answer > 0 && answer < UINT32_MAX ? (uint32_t)answer : 0);
+        kvr__slots_leave(replica, ticket, result->computed,
+                         answer > 0 && answer < UINT32_MAX ? (uint32_t)answer : 0);
         speed_settle(ticket, result);
         if (outcome->end == KVR_END_FINISHED) {
                 double stay_s = (double)(result->now_ns - ticket->sent_ns) / 1e9;
 
-                replica->mean_total_s += replica->mean_total_s > 0 ? (stay_s - replica->mean_total_s) * STAY_STEP : stay_s;
+                replica->mean_total_s +=
+                        replica->mean_total_s > 0 ? (stay_s - replica->mean_total_s) * STAY_STEP : stay_s;
         }
         account(router, ticket, result);
         if (response && outcome->end == KVR_END_FINISHED && !replica->removed)
@@ -348,7 +364,8 @@ static void settle(struct kvr_router *router, struct kvr_ticket *ticket, const s
         kvr__fleet_release(&router->fleet, replica);
 }
 
-void kvr_ticket_settle(struct kvr_ticket *ticket, const struct kvr_outcome *outcome, struct kvr_settlement *ret)
+void kvr_ticket_settle(struct kvr_ticket *ticket, const struct kvr_outcome *outcome,
+                       struct kvr_settlement *ret)
 {
         struct kvr_router *router = ticket->router;
         uint64_t now_ns = kvr__router_now(router);

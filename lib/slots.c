@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SIMILARITY       0.10 /* share of the prompt above which a slot is chosen for its content */
-#define KEEP_OR_SAVE     0.50 /* share of a slot's content below which it is saved before it is overwritten */
-#define RESTORE          0.25 /* share of a saved sequence that must be of use */
-#define SAVED_PER_SLOT   8
+#define SIMILARITY        0.10 /* share of the prompt above which a slot is chosen for its content */
+#define KEEP_OR_SAVE      0.50 /* share of a slot's content below which it is saved first */
+#define RESTORE           0.25 /* share of a saved sequence that must be of use */
+#define SAVED_PER_SLOT    8
 #define SEQUENCE_KEYS_MIN 32
 
 /* One cached sequence. */
@@ -36,7 +36,8 @@ struct kvr__slots {
 /* ---- sequences ---- */
 
 /* Leading points in common, at least `known` of which the caller has seen to be. */
-static uint32_t common_points(const uint64_t *keys, uint32_t count, const struct kvr__slots_ask *ask, uint32_t known)
+static uint32_t common_points(const uint64_t *keys, uint32_t count, const struct kvr__slots_ask *ask,
+                              uint32_t known)
 {
         uint32_t low = known, high = count < ask->count ? count : ask->count;
 
@@ -79,8 +80,10 @@ static double tokens_of(const struct kvr__slots_ask *ask, uint32_t points)
         return points ? (double)ask->points[points - 1].end * ask->tokens_per_unit : 0;
 }
 
-/* Tokens of a sequence that a prompt with so many common points finds: the answer too if it goes on after it. */
-static double usable_tokens(const struct sequence *sequence, const struct kvr__slots_ask *ask, uint32_t common)
+/* Tokens of a sequence that a prompt with so many common points finds: the answer too if it goes on after it.
+ */
+static double usable_tokens(const struct sequence *sequence, const struct kvr__slots_ask *ask,
+                            uint32_t common)
 {
         double tokens = tokens_of(ask, common), all = tokens_of(ask, ask->count);
 
@@ -126,7 +129,8 @@ static void sequence_clear(struct sequence *sequence)
 }
 
 /* Holds the prompt afterwards; with memory spent only as much of it as fits. */
-static void sequence_set(struct kvr__budget *budget, struct sequence *sequence, const struct kvr__slots_ask *ask)
+static void sequence_set(struct kvr__budget *budget, struct sequence *sequence,
+                         const struct kvr__slots_ask *ask)
 {
         uint32_t count = ask->count;
 
@@ -246,7 +250,19 @@ static void slot_save(struct kvr__slots *slots, struct slot *slot)
         saved_trim(slots);
 }
 
-/* The saved sequence that serves the prompt better than what the slot has (`have` points of `held`), or none. */
+/* Memory that nobody needs now waits behind the list for the next sequence that is saved. */
+static void spare_keep(struct kvr__slots *slots, struct sequence *spare)
+{
+        if (slots->saved_count == KVR__SAVED_MAX || slots->saved[slots->saved_count].keys) {
+                sequence_fini(slots->budget, spare);
+                return;
+        }
+        sequence_clear(spare);
+        slots->saved[slots->saved_count] = *spare;
+}
+
+/* The saved sequence that serves the prompt better than what the slot has (`have` points of `held`), or none.
+ */
 static uint32_t saved_best(const struct kvr__slots *slots, const struct kvr__slots_ask *ask, uint32_t have,
                            double keep, uint32_t *ret_common)
 {
@@ -319,7 +335,8 @@ static struct landing landing_find(const struct kvr__slots *slots, const struct 
         return landing;
 }
 
-void kvr__slots_match(const struct kvr__slots *slots, const struct kvr__slots_ask *ask, struct kvr__slots_match *ret)
+void kvr__slots_match(const struct kvr__slots *slots, const struct kvr__slots_ask *ask,
+                      struct kvr__slots_match *ret)
 {
         struct landing landing = landing_find(slots, ask);
         const struct sequence *source = NULL;
@@ -350,13 +367,11 @@ uint32_t kvr__slots_start(struct kvr__slots *slots, const struct kvr__slots_ask 
                 uint32_t best = saved_best(slots, ask, landing.common, landing.keep, &common);
 
                 if (best < slots->saved_count) {
-                        struct sequence *out = saved_drop(slots, best);
-                        struct sequence back = *out;
+                        struct sequence back = *saved_drop(slots, best);
 
-                        *out = (struct sequence){0};
+                        slots->saved[slots->saved_count] = (struct sequence){0};
                         slot_save(slots, slot);
-                        /* The slot's own memory, or the spare it got for it, goes where the restored one was. */
-                        sequence_fini(slots->budget, &slot->held);
+                        spare_keep(slots, &slot->held);
                         slot->held = back;
                 } else {
                         slot_save(slots, slot);

@@ -2,13 +2,15 @@
 /*
  * What a llama.cpp server has cached: one sequence per slot, and whole sequences kept in host memory.
  *
- *     slots   | 0 busy: S1 | 1 idle: S2 | 2 idle: S3 | 3 idle: - |      a request lands on exactly one idle slot
- *     memory  | S4 (oldest) | S5 | S6 |                                 where what a slot is about to lose is saved
+ *     slots   | 0 busy: S1 | 1 idle: S2 | 2 idle: S3 | 3 idle: - |      a request lands on exactly one idle
+ * slot memory  | S4 (oldest) | S5 | S6 |                                 where what a slot is about to lose
+ * is saved
  *
- * A request goes to the idle slot that shares more than a tenth of the prompt, the one that shares most; else to the
- * idle slot not used for the longest time. If it keeps less than half of what the slot holds, the old content is saved
- * first and a saved sequence that fits better comes back instead, if at least a quarter of it is of use. If it keeps half
- * or more, the differing tail is overwritten and lost. Slots share nothing with each other, and a busy one serves nobody.
+ * A request goes to the idle slot that shares more than a tenth of the prompt, the one that shares most; else
+ * to the idle slot not used for the longest time. If it keeps less than half of what the slot holds, the old
+ * content is saved first and a saved sequence that fits better comes back instead, if at least a quarter of
+ * it is of use. If it keeps half or more, the differing tail is overwritten and lost. Slots share nothing
+ * with each other, and a busy one serves nobody.
  *
  * Sequences are compared by their points: the same key at the same index means the same text up to there.
  * Owner: whoever holds the router's lock. Memory is counted in the budget given.
@@ -39,8 +41,10 @@ struct kvr__slots_match {
         uint32_t answer; /* generated tokens that follow them there, if the prompt goes on beyond */
 };
 
-/* `count` 0: 4. `capacity_tokens` 0: unknown, then 8 saved sequences per slot. NULL when out of memory or budget. */
-KVR_MUST_USE struct kvr__slots *kvr__slots_new(struct kvr__budget *budget, uint32_t count, uint64_t capacity_tokens);
+/* `count` 0: 4. `capacity_tokens` 0: unknown, then 8 saved sequences per slot. NULL when out of memory or
+ * budget. */
+KVR_MUST_USE struct kvr__slots *kvr__slots_new(struct kvr__budget *budget, uint32_t count,
+                                               uint64_t capacity_tokens);
 void kvr__slots_free(struct kvr__slots *slots);
 uint32_t kvr__slots_count(const struct kvr__slots *slots);
 void kvr__slots_set_capacity(struct kvr__slots *slots, uint64_t capacity_tokens);

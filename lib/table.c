@@ -3,17 +3,18 @@
 
 #include <string.h>
 
-#define FIRST_LINES  16
-#define TAG_SHIFT    16
-#define FILL_NUM     13 /* a line is split off for every 13/2 items: little overflows, 10 bytes an item */
-#define FILL_DEN     2
+#define FIRST_LINES 16
+#define TAG_SHIFT   16
+#define FILL_NUM    13 /* a line is split off for every 13/2 items: little overflows, 10 bytes an item */
+#define FILL_DEN    2
 
 _Static_assert(sizeof(struct kvr__line) == 64, "a bucket is a cache line");
 
 bool kvr__table_init(struct kvr__table *table, struct kvr__budget *budget, size_t segment_bytes, bool vital,
                      uint32_t (*hash_of)(const void *ctx, uint32_t number), const void *ctx)
 {
-        *table = (struct kvr__table){.count = FIRST_LINES, .mask = FIRST_LINES - 1, .hash_of = hash_of, .ctx = ctx};
+        *table = (struct kvr__table){
+                .count = FIRST_LINES, .mask = FIRST_LINES - 1, .hash_of = hash_of, .ctx = ctx};
         if (!kvr__pool_init(&table->lines, budget, sizeof(struct kvr__line), segment_bytes, vital) ||
             !kvr__pool_init(&table->reserve, budget, sizeof(struct kvr__line), segment_bytes / 4, true) ||
             !kvr__pool_grow(&table->lines))
@@ -114,7 +115,8 @@ void kvr__table_remove(struct kvr__table *table, uint32_t hash, uint32_t number)
                 line = kvr__pool_at(&table->reserve, line->more);
                 hole = 0;
         }
-        /* The very last item fills the hole: items lie without gaps from the first place of the first line on. */
+        /* The very last item fills the hole: items lie without gaps from the first place of the first line
+         * on. */
         struct kvr__line *last = line;
 
         while (last->more) {

@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A hash table of item numbers that costs one cache line per look-up, insertion and removal, wherever the items lie.
+ * A hash table of item numbers that costs one cache line per look-up, insertion and removal, wherever the
+ * items lie.
  *
  *     line 0   | number x 10 | tag x 10 | more |        a bucket is one line of 64 bytes
  *     line 1   | number x 10 | tag x 10 | more | ──► a line from the reserve, when ten are not enough
  *
- * Linear hashing: lines 0..count-1 are in use, and an insertion may split one of them, so that the table grows with its
- * content in steps of bounded cost and is never rebuilt. Tags are the upper half of the hash, so that a look-up goes to
- * an item only if it is most likely the one, and a large table is split without going to the items at all.
+ * Linear hashing: lines 0..count-1 are in use, and an insertion may split one of them, so that the table
+ * grows with its content in steps of bounded cost and is never rebuilt. Tags are the upper half of the hash,
+ * so that a look-up goes to an item only if it is most likely the one, and a large table is split without
+ * going to the items at all.
  *
  * Items lie without gaps from the first place of a bucket on.
  *
- * It knows nothing of the items but their numbers (never 0) and hashes. Owner: whoever owns what it is part of.
+ * It knows nothing of the items but their numbers (never 0) and hashes. Owner: whoever owns what it is part
+ * of.
  */
 #ifndef KVROUTE_LIB_TABLE_H
 #define KVROUTE_LIB_TABLE_H
@@ -37,8 +40,9 @@ struct kvr__table {
 };
 
 /* `ctx` is kept. False when out of memory or budget. */
-KVR_MUST_USE bool kvr__table_init(struct kvr__table *table, struct kvr__budget *budget, size_t segment_bytes, bool vital,
-                                  uint32_t (*hash_of)(const void *ctx, uint32_t number), const void *ctx);
+KVR_MUST_USE bool kvr__table_init(struct kvr__table *table, struct kvr__budget *budget, size_t segment_bytes,
+                                  bool vital, uint32_t (*hash_of)(const void *ctx, uint32_t number),
+                                  const void *ctx);
 void kvr__table_fini(struct kvr__table *table);
 /* The item must not be in it. False when there is no room. */
 KVR_MUST_USE bool kvr__table_insert(struct kvr__table *table, uint32_t hash, uint32_t number);
@@ -54,7 +58,7 @@ static inline struct kvr__line *kvr__table_line(const struct kvr__table *table, 
         return kvr__pool_at(&table->lines, at);
 }
 
-static inline void kvr__table_prefetch(const struct kvr__table *table, uint32_t hash)
+KVR__PREFETCHER void kvr__table_prefetch(const struct kvr__table *table, uint32_t hash)
 {
         __builtin_prefetch(kvr__table_line(table, hash), 1);
 }

@@ -170,7 +170,8 @@ static void tickets_come_back(void **state)
                 for (int j = 0; j < i; j++)
                         assert_ptr_not_equal(seen[i], seen[j]);
                 points[i].key = (uint64_t)i + 1;
-                assert_true(kvr__ticket_set_points(seen[i], points, i % 2 ? (uint32_t)i + 1 : KVR_POINTS_MAX));
+                assert_true(
+                        kvr__ticket_set_points(seen[i], points, i % 2 ? (uint32_t)i + 1 : KVR_POINTS_MAX));
                 assert_int_equal(seen[i]->points[i].key, i + 1);
         }
         assert_int_equal(tickets.out, 100);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A routed request between decision and settlement. Tickets and the copies of their prompts' points come from a pool, so
- * that a warm router allocates nothing per request.
+ * A routed request between decision and settlement. Tickets and the copies of their prompts' points come from
+ * a pool, so that a warm router allocates nothing per request.
  */
 #ifndef KVROUTE_LIB_TICKET_H
 #define KVROUTE_LIB_TICKET_H
@@ -16,7 +16,7 @@ struct kvr__replica;
 struct kvr_ticket {
         struct kvr_router *router;
         struct kvr_ticket *next_free;
-        struct kvr_ticket *prev, *next;  /* requests of the replica without a first token, oldest first */
+        struct kvr_ticket *prev, *next; /* requests of the replica without a first token, oldest first */
         struct kvr_ticket *next_deferred;
         struct kvr__replica *replica;
         uint32_t epoch; /* of the replica at decision */
@@ -58,7 +58,8 @@ void kvr__tickets_add(struct kvr__tickets *tickets, struct kvr__ticket_slab *sla
 void kvr__tickets_fini(struct kvr__tickets *tickets);
 
 /* Copies the points into the ticket. The ticket's holder, without the lock. False when out of memory. */
-KVR_MUST_USE bool kvr__ticket_set_points(struct kvr_ticket *ticket, const struct kvr_point *points, uint32_t count);
+KVR_MUST_USE bool kvr__ticket_set_points(struct kvr_ticket *ticket, const struct kvr_point *points,
+                                         uint32_t count);
 /* Lets go of a large copy. The ticket's holder, without the lock. */
 void kvr__ticket_trim(struct kvr_ticket *ticket);
 

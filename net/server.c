@@ -8,8 +8,8 @@
  *         │             │            └──────(net_respond)──►┤
  *         └──(refused)──┴──► LINGER ──► dead                └──► FLUSH ──► dead
  *
- * Bytes that come while a request is answered belong to the next one and wait in `next`; reading goes on so
- * that a client that leaves is noticed, and stops only when `next` is full.
+ * Bytes that come while a request is answered belong to the next one and wait in `next`; reading goes on
+ * so that a client that leaves is noticed, and stops only when `next` is full.
  */
 #include "server.h"
 #include "deadline.h"
@@ -244,8 +244,9 @@ static void linger(struct net_exchange *x)
 }
 
 /*
- * The server's own refusal of a request that was not read to its end. The connection is read on for a while:
- * closing with unread input would make the kernel send a reset, and the client might never see why.
+ * The server's own refusal of a request that was not read to its end. The connection is read on for a
+ * while: closing with unread input would make the kernel send a reset, and the client might never see
+ * why.
  */
 static void refuse(struct net_exchange *x, unsigned status, const char *code, const char *message)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A small HTTP/1.1 server for what is not the proxy's hot path: the admin listener and the mock engine.
- * Requests come whole (head and body, bounded); answers are whole or streamed. Keep-alive, pipelining one at
- * a time, HEAD, 100-continue.
+ * Requests come whole (head and body, bounded); answers are whole or streamed. Keep-alive, pipelining one
+ * at a time, HEAD, 100-continue.
  */
 #ifndef KVROUTE_NET_SERVER_H
 #define KVROUTE_NET_SERVER_H
@@ -20,8 +20,8 @@ struct net_server_options {
         /* A complete request. Answer now or later, exactly once per exchange. */
         void (*on_request)(void *ctx, struct net_exchange *exchange);
         /*
-         * The client left before the answer ended (a half-close counts, as engines have it), or the server
-         * cut it (net_server_close, net_server_drop_all): drop every reference. Not called after
+         * The client left before the answer ended (a half-close counts, as engines have it), or the
+         * server cut it (net_server_close, net_server_drop_all): drop every reference. Not called after
          * net_respond/net_stream_end. Never from inside a net_respond or net_stream_... call of the same
          * exchange.
          */

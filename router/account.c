@@ -264,24 +264,30 @@ static void give_back(struct exchange *exchange)
         exchange->body_reserved = 0;
 }
 
+void exchange_book(struct exchange *exchange, enum kvr_end end)
+{
+        bool refused = end == KVR_END_FINISHED && exchange->status >= 400;
+
+        read_usage(exchange, &exchange->usage);
+        if (!exchange->ticket)
+                return;
+        judge_replica(exchange, end);
+        settle(exchange, refused ? KVR_END_REFUSED : end, &exchange->usage, &exchange->settlement);
+        exchange->booked = true;
+}
+
 static void account(struct exchange *exchange, enum kvr_end end)
 {
         struct proxy *proxy = exchange->worker->proxy;
-        struct kvr_settlement settlement;
-        bool settled = exchange->ticket != NULL;
+        const struct kvr_settlement *settlement;
         uint64_t now_ns = uv_hrtime();
-        struct usage usage;
 
-        read_usage(exchange, &usage);
-        if (settled) {
-                enum kvr_end booked = end == KVR_END_FINISHED && exchange->status >= 400 ? KVR_END_REFUSED : end;
-
-                judge_replica(exchange, end);
-                settle(exchange, booked, &usage, &settlement);
-        }
-        count_exchange(exchange, end, &usage, settled ? &settlement : NULL, now_ns);
+        if (!exchange->booked)
+                exchange_book(exchange, end);
+        settlement = exchange->booked ? &exchange->settlement : NULL;
+        count_exchange(exchange, end, &exchange->usage, settlement, now_ns);
         if (proxy->access_fd >= 0)
-                log_access(exchange, end, &usage, settled ? &settlement : NULL, now_ns);
+                log_access(exchange, end, &exchange->usage, settlement, now_ns);
 }
 
 void exchange_end(struct exchange *exchange, enum kvr_end end)

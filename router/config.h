@@ -65,8 +65,10 @@ struct config_workload {
 #define CONFIG_FIELD_REPLICAS  struct config_replicas
 #define CONFIG_FIELD_ALIASES   struct config_aliases
 
-/* 0 in a MILLIS field with `off` allowed means off. Strings are never NULL ("" when empty). */
-/* One per process: the order of the table is worth more than the bytes between its fields. */
+/*
+ * 0 in a MILLIS field with `off` allowed means off. Strings are never NULL ("" when empty).
+ * Few exist per process: the order of the table is worth more than the bytes between its fields.
+ */
 /* NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding) */
 struct router_config {
 #define GROUP(title)

@@ -32,8 +32,8 @@ static bool check_policy(struct config_builder *b)
         }
         const char *near = words_nearest(slice(policy), names, count);
         if (near)
-                return config_fail(b, "policy", "\"%s\" is no policy; did you mean %s?", policy, near);
-        return config_fail(b, "policy", "\"%s\" is no policy; there are %s", policy, list);
+                return config_fail(b, config_place(b, "policy"), "\"%s\" is no policy; did you mean %s?", policy, near);
+        return config_fail(b, config_place(b, "policy"), "\"%s\" is no policy; there are %s", policy, list);
 }
 
 static bool check_seed(struct config_builder *b)
@@ -56,7 +56,7 @@ static bool check_seed(struct config_builder *b)
                         seed = seed << 4 | (uint64_t)digit;
         }
         if (len == 0)
-                return config_fail(b, "seed", "\"%s\" is not 1 to 16 hex digits, nor random", text);
+                return config_fail(b, config_place(b, "seed"), "\"%s\" is not 1 to 16 hex digits, nor random", text);
         b->config->seed_given = true;
         b->config->seed_value = seed;
         return true;
@@ -113,7 +113,7 @@ static bool check_aliases(struct config_builder *b)
         for (size_t i = 0; i < list->count; i++)
                 for (size_t k = 0; k < list->count; k++) {
                         if (i > k && strcmp(list->items[i].name, list->items[k].name) == 0)
-                                return config_fail(b, "alias", "\"%s\" is given twice", list->items[i].name);
+                                return config_fail(b, config_place(b, "alias"), "\"%s\" is given twice", list->items[i].name);
                         if (strcmp(list->items[i].target, list->items[k].name) == 0)
                                 return config_fail(
                                         b, "alias",
@@ -137,7 +137,7 @@ static bool check_headers(struct config_builder *b)
 
         for (size_t i = 0; i < list->count; i++) {
                 if (!is_token(list->items[i]))
-                        return config_fail(b, "session-header", "\"%s\" is not a header's name",
+                        return config_fail(b, config_place(b, "session-header"), "\"%s\" is not a header's name",
                                            list->items[i]);
                 for (char *c = list->items[i]; *c; c++)
                         if (*c >= 'A' && *c <= 'Z')
@@ -166,15 +166,15 @@ static bool check_listeners(struct config_builder *b)
         const struct router_config *c = b->config;
 
         if (c->listen.count == 0)
-                return config_fail(b, "listen", "no listener is left; write at least one HOST:PORT");
+                return config_fail(b, config_place(b, "listen"), "no listener is left; write at least one HOST:PORT");
         for (size_t i = 0; i < c->listen.count; i++) {
                 for (size_t k = 0; k < i; k++)
                         if (same_endpoint(&c->listen.items[i], &c->listen.items[k]))
-                                return config_fail(b, "listen", "%s:%u is given twice",
+                                return config_fail(b, config_place(b, "listen"), "%s:%u is given twice",
                                                    c->listen.items[i].host,
                                                    (unsigned)c->listen.items[i].port);
                 if (!c->admin.off && same_endpoint(&c->listen.items[i], &c->admin))
-                        return config_fail(b, "admin",
+                        return config_fail(b, config_place(b, "admin"),
                                            "%s:%u is a client listener as well; give it a port of its own",
                                            c->admin.host, (unsigned)c->admin.port);
         }
@@ -194,10 +194,10 @@ bool config_check_whole(struct config_builder *b)
             !check_headers(b) || !check_listeners(b))
                 return false;
         if (c->tenant_salt && c->api_keys.count == 0)
-                return config_fail(b, "tenant-salt",
+                return config_fail(b, config_place(b, "tenant-salt"),
                                    "has no effect without --api-key: tenants are told apart by their keys");
         if (c->max_body_bytes > c->body_memory_bytes)
-                return config_fail(b, "max-body",
+                return config_fail(b, config_place(b, "max-body"),
                                    "is larger than body-memory, so such a body could never be taken");
         if (c->pool_idle_ms >= 5000 &&
             !config_warn(b, "pool-idle of 5s or more: most engines close idle connections after 5s"))

@@ -22,10 +22,14 @@ struct config_builder {
         char *const *environment; /* for env: values; may be NULL */
         struct config_error *err;
         uint8_t source[CONFIG_OPTIONS_MAX]; /* of each row of the table: who set it */
+        char place[CONFIG_OPTIONS_MAX][CONFIG_PLACE_MAX]; /* and where, for checks that come when all is read */
 };
 
 /* Fills the error and returns false. place: "--max-body", "kvroute.yaml:3:5". */
 bool config_fail(struct config_builder *b, const char *place, const char *format, ...) KVR_PRINTF(3, 4);
+
+/* Where an option was set ("--policy", "kvroute.yaml:3:5"), its name if it has its default. */
+const char *config_place(const struct config_builder *b, const char *name);
 
 /* Gives the options their defaults. False: out of memory. */
 KVR_MUST_USE bool config_builder_init(struct config_builder *b);
@@ -37,8 +41,8 @@ size_t config_row(const struct option_row *option);
  * Sets one value, or adds it to a list. Values of a lower source than the one that has set it are checked and
  * dropped: so a file is checked whole even where flags win.
  */
-KVR_MUST_USE bool config_set(struct config_builder *b, const struct option_row *option, enum config_source source,
-                             struct kvr_slice value, const char *place);
+KVR_MUST_USE bool config_set(struct config_builder *b, const struct option_row *option,
+                             enum config_source source, struct kvr_slice value, const char *place);
 /* Takes the spec (its contents are the list's or freed). */
 KVR_MUST_USE bool config_add_replica(struct config_builder *b, enum config_source source,
                                      struct replica_spec *spec, const char *place);

@@ -212,6 +212,14 @@ static bool set_text(struct config_builder *b, const struct option_row *option, 
         return true;
 }
 
+const char *config_place(const struct config_builder *b, const char *name)
+{
+        const struct option_row *option = options_find((struct kvr_slice){name, strlen(name)});
+        const char *place = option ? b->place[config_row(option)] : "";
+
+        return *place ? place : name;
+}
+
 bool config_set(struct config_builder *b, const struct option_row *option, enum config_source source,
                 struct kvr_slice value, const char *place)
 {
@@ -224,6 +232,8 @@ bool config_set(struct config_builder *b, const struct option_row *option, enum 
         bool flag = false, ok = true;
         double real = 0;
 
+        if (keep)
+                snprintf(b->place[config_row(option)], CONFIG_PLACE_MAX, "%s", place);
         if (option_is_list(option))
                 return config_add_to_list(b, option, source, value, place);
         switch (option->type) {

@@ -10,9 +10,10 @@
 #include "net/client.h"
 #include "proto/text.h"
 
-#define TICK_MS          50
+#define TICK_MS          20
 #define MODELS_EVERY_MS  10000
 #define SETUP_AGAIN_MS   1000
+#define KNOW_WITHIN_MS   3000  /* a healthy replica gets requests after this long, whatever is not known of it */
 #define NOT_READY_MS     500   /* health interval while a replica is not ready, unless the option is shorter */
 #define TRIAL_TIMEOUT_MS 10000 /* for one token */
 #define POLL_TIMEOUT_MS  5000
@@ -45,6 +46,7 @@ struct probe {
         struct probe_job jobs[JOB_COUNT];
         struct engine_detect detect;
         bool detected, models_read;
+        uint64_t healthy_since_ms; /* of the first good answer */
         unsigned health_path;
         /* load */
         struct engine_load load;
@@ -281,6 +283,21 @@ static void health_send(struct probe *probe, uint64_t now_ms)
         job_send(probe, JOB_HEALTH, "GET", path, (struct kvr_slice){NULL, 0}, (uint32_t)config->health_timeout_ms, 65536);
 }
 
+/*
+ * Before a replica gets its first request it is worth a moment to learn what it is: engine, models, size and kind of its
+ * cache. Not for ever: a page that hangs must not keep it out.
+ */
+static bool is_known(struct probe *probe, uint64_t now_ms)
+{
+        bool polled = probe->round > 0 || probe->load_error[0] || probe->control->config->metrics_interval_ms == 0;
+
+        if (atomic_load(&probe->target->shown_state) != KVR_STARTING)
+                return true;
+        if (!probe->healthy_since_ms)
+                probe->healthy_since_ms = now_ms;
+        return (probe->detected && probe->models_read && polled) || now_ms - probe->healthy_since_ms >= KNOW_WITHIN_MS;
+}
+
 static void health_done(struct probe *probe, enum net_request_error error, unsigned status, struct kvr_slice body,
                         uint64_t now_ms)
 {
@@ -297,7 +314,10 @@ static void health_done(struct probe *probe, enum net_request_error error, unsig
         }
         if (health == ENGINE_HEALTH_READY) {
                 count_probe(probe, "ready");
-                target_probe_ok(fleet, probe->target);
+                if (is_known(probe, now_ms))
+                        target_probe_ok(fleet, probe->target);
+                else
+                        probe->jobs[JOB_HEALTH].due_ms = now_ms; /* ask again with the next tick */
                 return;
         }
         count_probe(probe, status == 0 ? "error" : engine_health_name(health));
@@ -414,7 +434,7 @@ static void load_done(struct probe *probe, enum net_request_error error, unsigne
                 probe->load_known = false;
                 snprintf(probe->load_error, sizeof probe->load_error,
                          status == 200 ? "%.60s has no figures that are understood" : "%.60s answered %u", poll->path, status);
-                log_say(probe->control->options.log, LOG_WARN, poll->path, "replica %s: load unknown: %s", name_of(probe),
+                log_say(probe->control->options.log, LOG_WARN, name_of(probe), "replica %s: load unknown: %s", name_of(probe),
                         probe->load_error);
         }
         probe->group++;

@@ -128,10 +128,13 @@ unsigned edit_body_pieces(const struct exchange *exchange, uv_buf_t *ret)
 void edit_multipart_model(struct exchange *exchange)
 {
         static const char name[] = "name=\"model\"";
-        const char *at = memmem(exchange->body.data, exchange->body.len, name, sizeof name - 1);
-        const char *end = exchange->body.data + exchange->body.len, *stop;
+        const char *at, *end, *stop;
         size_t len;
 
+        if (exchange->body.len == 0)
+                return;
+        end = exchange->body.data + exchange->body.len;
+        at = memmem(exchange->body.data, exchange->body.len, name, sizeof name - 1);
         at = at ? memmem(at, (size_t)(end - at), "\r\n\r\n", 4) : NULL;
         if (!at)
                 return;

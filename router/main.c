@@ -27,15 +27,20 @@ static const struct {
 
 int main(int argc, char **argv)
 {
-        const char *word = argc > 1 ? argv[1] : "--help";
+        const char *word = argc > 1 ? argv[1] : "", *near;
+        const char *names[sizeof commands / sizeof *commands];
 
         for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
                 if (strcmp(word, commands[i].name) == 0)
                         return commands[i].run(argc - 1, argv + 1);
         }
+        if (argc < 2) {
+                fputs("kvroute: a command is missing: serve, check, mock, bench or demo; see kvroute --help\n", stderr);
+                return 2;
+        }
         if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0) {
                 help_main(stdout);
-                return argc > 1 ? 0 : 2;
+                return 0;
         }
         if (strcmp(word, "--version") == 0) {
                 printf("kvroute %s\n", KVROUTE_VERSION);
@@ -47,6 +52,12 @@ int main(int argc, char **argv)
         }
         if (strcmp(word, "--dump-docs") == 0 && argc > 2 && help_docs(stdout, argv[2]))
                 return 0;
-        fprintf(stderr, "kvroute: no such command: %s; see kvroute --help\n", word);
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+                names[i] = commands[i].name;
+        near = words_nearest((struct kvr_slice){word, strlen(word)}, names, sizeof names / sizeof *names);
+        if (near)
+                fprintf(stderr, "kvroute: no such command: %s; did you mean %s?\n", word, near);
+        else
+                fprintf(stderr, "kvroute: no such command: %s; see kvroute --help\n", word);
         return 2;
 }

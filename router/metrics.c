@@ -228,9 +228,10 @@ static bool init_tables(struct metrics *m)
         m->series = calloc(all, sizeof *m->series);
         m->global = calloc(all, sizeof *m->global);
         m->threads = aligned_alloc(_Alignof(struct thread), m->thread_count * sizeof *m->threads);
+        if (m->threads)
+                memset(m->threads, 0, m->thread_count * sizeof *m->threads);
         if (!m->table || !m->series || !m->global || !m->threads)
                 return false;
-        memset(m->threads, 0, m->thread_count * sizeof *m->threads);
         for (unsigned t = 0; t < m->thread_count; t++) {
                 m->threads[t].chunks = calloc(m->chunk_count, sizeof *m->threads[t].chunks);
                 if (!m->threads[t].chunks)

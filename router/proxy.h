@@ -233,6 +233,9 @@ struct exchange {
         uint64_t body_in, body_out;
         struct usage_tap tap;
         bool tapped;
+        bool booked; /* settled for good: usage and settlement are known */
+        struct usage usage;
+        struct kvr_settlement settlement;
         struct sse_scanner scanner;
         const char *own_code; /* code of the router's own error, or NULL */
         struct exchange *next_free;
@@ -363,6 +366,11 @@ const char *reply_reason_phrase(unsigned status);
 /* ---- account.c ---- */
 /* Settles, logs, counts, gives everything back and frees the exchange. Closes the upstream unless it was pooled. */
 void exchange_end(struct exchange *exchange, enum kvr_end end);
+/*
+ * Reads the usage and settles the ticket for good. Done before the answer's last byte is written: the client's next
+ * request may be here before we return, and must find what this one taught.
+ */
+void exchange_book(struct exchange *exchange, enum kvr_end end);
 /* Settles the current ticket only (a try that failed). */
 void exchange_settle(struct exchange *exchange, enum kvr_end end);
 /* The client left: exchange_end with everything closed at once. */

@@ -453,11 +453,12 @@ static bool deliver(struct exchange *exchange, struct kvr_slice data, bool last)
                         died_in_prefill(exchange); /* a stream that ended with nothing in it */
                         return false;
                 }
-                exchange->committed = true;
-                return relay_write(exchange, text_slice(&exchange->held), last);
+                data = text_slice(&exchange->held);
         }
         if (data.len || last || exchange->head_held)
                 exchange->committed = true;
+        if (last)
+                exchange_book(exchange, exchange->error_event ? KVR_END_FAILED : KVR_END_FINISHED);
         return relay_write(exchange, data, last);
 }
 

@@ -200,9 +200,11 @@ void route_failed(struct exchange *exchange, enum failure failure, bool retryabl
         struct proxy *proxy = worker->proxy;
         struct target *target = exchange->replica;
         struct kvr_slice label = {target->spec.name, strlen(target->spec.name)};
+        char key[KVR_NAME_MAX + 128];
 
         count_failure(exchange, failure);
-        log_say(proxy->log, LOG_WARN, target->spec.name, "replica %s: %s", target->spec.name, message);
+        snprintf(key, sizeof key, "%s %s", target->spec.name, message);
+        log_say(proxy->log, LOG_WARN, key, "replica %s: %s", target->spec.name, message);
         drop_upstream(exchange);
         exchange_settle(exchange, failure == FAIL_PUSHBACK ? KVR_END_REFUSED : KVR_END_FAILED);
         route_add_tried(exchange, target->id);

@@ -321,8 +321,10 @@ static void apply_state(struct fleet *fleet, struct target *target)
         enum kvr_state to = health_state(&target->health);
         enum kvr_state from = (enum kvr_state)atomic_exchange(&target->shown_state, (int)to);
 
-        if (health_take_restart(&target->health))
+        if (health_take_restart(&target->health)) {
                 kvr_replica_forget(fleet->router, target->id);
+                atomic_store(&target->reports_cached, false); /* the flags may be others now */
+        }
         if (from == to)
                 return;
         kvr_replica_set_state(fleet->router, target->id, to);

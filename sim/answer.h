@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Answers in the very form in which vLLM 0.32 gives them (key order, nulls and all), for the four generating
- * APIs. Pure: state in, bytes out. A stream is begin, first, token..., end; begin is what goes out before the
- * prompt was computed.
+ * Answers in the very form in which vLLM 0.32 gives them (key order, nulls and all), for the four
+ * generating APIs. Pure: state in, bytes out. A stream is begin, first, token..., end; begin is what goes
+ * out before the prompt was computed.
  */
 #ifndef KVROUTE_SIM_ANSWER_H
 #define KVROUTE_SIM_ANSWER_H

@@ -191,9 +191,9 @@ static void print_result(struct sim_result *result, bool json)
         sim_buf_fini(&buf);
 }
 
-static int run(const struct arguments *a, const struct sim_url *url,
-               struct sim_workload_options *workload_options)
+static int run(const struct arguments *a, const struct sim_url *url, const struct sim_workload_options *given)
 {
+        struct sim_workload_options workload_options = *given;
         struct sim_load_options load = {.host = url->authority, .time_scale = 1};
         char model[256] = "", headers[600] = "content-type: application/json\r\n", target[600];
         struct sim_workload *workload;
@@ -213,20 +213,20 @@ static int run(const struct arguments *a, const struct sim_url *url,
                 snprintf(model, sizeof(model), "%s", a->model);
         else if (!find_model(&load.addr, url, headers, model, sizeof(model)))
                 return 1;
-        workload_options->model = model;
-        workload = sim_workload_new(workload_options);
+        workload_options.model = model;
+        workload = sim_workload_new(&workload_options);
         if (!workload) {
                 fprintf(stderr, "kvroute bench: out of memory\n");
                 return 1;
         }
         snprintf(target, sizeof(target), "%s/v1/%s", url->base,
-                 workload_options->completions ? "completions" : "chat/completions");
+                 workload_options.completions ? "completions" : "chat/completions");
         load.workload = workload;
         load.target = target;
         load.headers = headers;
         load.timeout_ms = (uint32_t)(a->timeout * 1000);
         load.concurrency = (uint32_t)a->concurrency;
-        if (a->rate <= 0 && !a->concurrency && workload_options->kind != SIM_WORKLOAD_TRACE)
+        if (a->rate <= 0 && !a->concurrency && workload_options.kind != SIM_WORKLOAD_TRACE)
                 load.concurrency = DEFAULT_CONCURRENCY;
         sim_progress_init(&progress, "bench", !a->progress);
         status = sim_run_load(&load, &progress, &result);

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The prefix cache of an engine as vLLM has it: a pool of blocks that are handed out, named by the key of the
- * prefix that they end, and stay findable after their request has ended until the memory is handed out again.
+ * The prefix cache of an engine as vLLM has it: a pool of blocks that are handed out, named by the key of
+ * the prefix that they end, and stay findable after their request has ended until the memory is handed
+ * out again.
  *
  *     free queue   [no key] [no key] [tail of A] [head of A] [tail of B] ...      next victim first
  *     in use       blocks with references > 0, not in the queue
  *     map          key ──► the blocks that carry it (there may be several copies of one key)
  *
  *  1. A block is in the free queue exactly when nothing refers to it.
- *  2. A key in the map belongs to a block whose memory was not handed out since; matching it takes it out of
- * the queue.
- *  3. A request's blocks are freed tail first, so that a prefix outlives what follows it. Blocks without a
- * key go to the front: there is nothing in them to lose.
+ *  2. A key in the map belongs to a block whose memory was not handed out since; matching it takes it out
+ *     of the queue.
+ *  3. A request's blocks are freed tail first, so that a prefix outlives what follows it. Blocks without
+ *     a key go to the front: there is nothing in them to lose.
  *  4. No copies are merged: two requests that compute one prefix at once leave two blocks with one key.
  */
 #ifndef KVROUTE_SIM_BLOCKS_H
@@ -30,9 +31,9 @@ void sim_blocks_free(struct sim_blocks *blocks);
 /* How many of the first `count` keys (a chain, first block first) are findable in a row. */
 uint32_t sim_blocks_match(const struct sim_blocks *blocks, const uint64_t *keys, uint32_t count);
 /*
- * Takes one reference on each of the `hits` first keys (they must match) and hands out `fresh` more blocks,
- * all or nothing. ret_ids gets hits + fresh block numbers in order. False: not enough free blocks, nothing
- * was changed.
+ * Takes one reference on each of the `hits` first keys (they must match) and hands out `fresh` more
+ * blocks, all or nothing. ret_ids gets hits + fresh block numbers in order. False: not enough free
+ * blocks, nothing was changed.
  */
 KVR_MUST_USE bool sim_blocks_take(struct sim_blocks *blocks, const uint64_t *keys, uint32_t hits,
                                   uint32_t fresh, uint32_t *ret_ids);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A growing byte buffer for building bodies, chunks and pages. It never grows past its limit: then, and when
- * memory runs out, `failed` is set and stays set, later appends do nothing, and the caller checks once at the
- * end.
+ * A growing byte buffer for building bodies, chunks and pages. It never grows past its limit: then, and
+ * when memory runs out, `failed` is set and stays set, later appends do nothing, and the caller checks
+ * once at the end.
  */
 #ifndef KVROUTE_SIM_BUF_H
 #define KVROUTE_SIM_BUF_H

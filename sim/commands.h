@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The commands of this layer. argv[0] is the command's name ("mock"). Each returns the program's exit status:
- * 0 done, 1 failed while running, 2 wrong usage.
+ * The commands of this layer. argv[0] is the command's name ("mock"). Each returns the program's exit
+ * status: 0 done, 1 failed while running, 2 wrong usage.
  */
 #ifndef KVROUTE_SIM_COMMANDS_H
 #define KVROUTE_SIM_COMMANDS_H

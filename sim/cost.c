@@ -5,11 +5,11 @@
 #include <string.h>
 
 /*
- * Prefill: the fits published with Preble (Llama-3-70B and Mistral-7B), the polynomial of Dynamo's mocker,
- * and the middle of the ranges that the llm-d inference simulator documents for an 8B model. Decode of the
- * Preble rows is not in the fits: e is the inter-token latency that llm-d documents for that class, g the
- * bytes of KV cache per token over the memory bandwidth (70B: 320 KiB over 6.7 and 4 TB/s; 7B: 128 KiB over
- * 768 GB/s).
+ * Prefill: the fits published with Preble (Llama-3-70B and Mistral-7B), the polynomial of Dynamo's
+ * mocker, and the middle of the ranges that the llm-d inference simulator documents for an 8B model.
+ * Decode of the Preble rows is not in the fits: e is the inter-token latency that llm-d documents for
+ * that class, g the bytes of KV cache per token over the memory bandwidth (70B: 320 KiB over 6.7 and 4
+ * TB/s; 7B: 128 KiB over 768 GB/s).
  */
 static const struct sim_cost presets[] = {
         {

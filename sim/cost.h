@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How long one step of an inference engine takes. A step computes chunks of prompts (prefill) and one token
- * for each request that already answers (decode):
+ * How long one step of an inference engine takes. A step computes chunks of prompts (prefill) and one
+ * token for each request that already answers (decode):
  *
  *     step = max(a if any prefill, e if any decode)                       one pass over the weights
  *          + sum over chunks of  b E + c C + d E C   + q (sum of E)^2      E new tokens on top of C earlier
@@ -9,9 +9,9 @@
  *          + f B + g K + h u + i u^2                                      B decoding requests with K tokens
  * of context
  *
- * in milliseconds, where u is the share of the KV cache in use. The first two lines with one chunk are the
- * form t(E, C) that the published Preble fits have; it prices a cached prefix as what it is: context without
- * work.
+ * in milliseconds, where u is the share of the KV cache in use. The first two lines with one chunk are
+ * the form t(E, C) that the published Preble fits have; it prices a cached prefix as what it is: context
+ * without work.
  */
 #ifndef KVROUTE_SIM_COST_H
 #define KVROUTE_SIM_COST_H

@@ -100,12 +100,13 @@ struct sim_engine *sim_engine_new(const struct sim_engine_options *options)
 
 static void list_free(struct job_list *list)
 {
-        while (list->first) {
-                struct sim_job *job = list->first;
+        struct sim_job *next;
 
-                list_remove(list, job);
+        for (struct sim_job *job = list->first; job; job = next) {
+                next = job->next;
                 free(job);
         }
+        *list = (struct job_list){0};
 }
 
 /* Jobs that have ended but whose END was not fetched are in the queue only. */
@@ -262,12 +263,17 @@ static void preempt(struct sim_engine *engine, struct sim_job *job)
 /* Room for `tokens` of a running job; takes it from younger ones, at last from the job itself: then false. */
 static bool make_room(struct sim_engine *engine, struct sim_job *job, uint32_t tokens)
 {
-        while (!grow(engine, job, tokens)) {
-                struct sim_job *victim = engine->running.last;
+        struct sim_job *victim = engine->running.last;
 
-                preempt(engine, victim);
-                if (victim == job)
+        while (!grow(engine, job, tokens)) {
+                struct sim_job *elder = victim ? victim->prev : NULL;
+
+                if (!victim || victim == job) {
+                        preempt(engine, job);
                         return false;
+                }
+                preempt(engine, victim);
+                victim = elder;
         }
         return true;
 }

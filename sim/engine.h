@@ -9,19 +9,20 @@
  *
  * The rules are vLLM's (V1):
  *  1. Work goes in steps. A step has a budget of tokens: running requests first, in the order of their
- * admission (one token each when they decode, a chunk when they still prefill), then waiting ones, first come
- * first served, while budget, `max_running` and free blocks last.
- *  2. A request that is admitted reuses the longest findable run of whole blocks, at most prompt_tokens - 1
- * of its tokens.
- *  3. A block gets its key when the step that fills it is put together: a twin admitted later, even in the
- * same step, hits it. Generated tokens fill blocks too; the last one of an answer is never computed.
- *  4. A step takes the time that sim_cost_step_ms gives. A request whose last missing token was computed in
- * it gets one token at its end.
- *  5. Without a block for its next token the youngest running request goes back to the head of the queue and
- * begins anew.
+ *     admission (one token each when they decode, a chunk when they still prefill), then waiting ones,
+ *     first come first served, while budget, `max_running` and free blocks last.
+ *  2. A request that is admitted reuses the longest findable run of whole blocks, at most prompt_tokens -
+ *     1 of its tokens.
+ *  3. A block gets its key when the step that fills it is put together: a twin admitted later, even in
+ *     the same step, hits it. Generated tokens fill blocks too; the last one of an answer is never
+ *     computed.
+ *  4. A step takes the time that sim_cost_step_ms gives. A request whose last missing token was computed
+ *     in it gets one token at its end.
+ *  5. Without a block for its next token the youngest running request goes back to the head of the queue
+ *     and begins anew.
  *
- * Time is in nanoseconds on the host's virtual clock and never goes back. Owner thread only. Cost: O(running)
- * a step.
+ * Time is in nanoseconds on the host's virtual clock and never goes back. Owner thread only. Cost:
+ * O(running) a step.
  */
 #ifndef KVROUTE_SIM_ENGINE_H
 #define KVROUTE_SIM_ENGINE_H
@@ -49,8 +50,8 @@ struct sim_submit {
         uint32_t prompt_tokens; /* at least 1 */
         uint32_t output_tokens; /* at least 1 */
         /*
-         * Keys of the whole blocks, first to last (not 0; each stands for the prefix up to its end), copied.
-         * May go on over the answer's blocks; blocks beyond key_count are never findable.
+         * Keys of the whole blocks, first to last (not 0; each stands for the prefix up to its end),
+         * copied. May go on over the answer's blocks; blocks beyond key_count are never findable.
          */
         const uint64_t *keys;
         uint32_t key_count;

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the mock engine does wrong, on purpose. One JSON object sets everything (what it does not name is as
- * usual):
+ * What the mock engine does wrong, on purpose. One JSON object sets everything; what it does not name is as
+ * usual.
  *
- *   for generating requests, `count` of them after the first `skip`:
- *     delay_head_ms, chunk_delay_ms, stall_after_tokens (with stall_ms: goes on afterwards), hang,
- *     status (with body, retry_after), error_after_tokens,
- *     cut "reset" | "close" | "mid_chunk", cut_at "request" | "head" | "tokens", cut_after_tokens
- *   for the whole engine:
- *     health, metrics, models "ok" | "error" | "hang", metrics also "frozen"; refuse_ms
+ *     generating requests, `count` of them after the first `skip`:
+ *         delay_head_ms, chunk_delay_ms, hang
+ *         stall_after_tokens, with stall_ms: goes on afterwards
+ *         status, with body and retry_after
+ *         error_after_tokens
+ *         cut "reset" | "close" | "mid_chunk", cut_at "request" | "head" | "tokens", cut_after_tokens
+ *     the whole engine:
+ *         health, models "ok" | "error" | "hang"; metrics also "frozen"
+ *         refuse_ms
  */
 #ifndef KVROUTE_SIM_FAULT_H
 #define KVROUTE_SIM_FAULT_H

@@ -29,8 +29,8 @@ struct sim_router {
 };
 
 /*
- * Runs `program serve ARGS` (args: NULL at the end) and waits until it says that it is ready. False: message
- * says why, with the last lines of its log.
+ * Runs `program serve ARGS` (args: NULL at the end) and waits until it says that it is ready. False:
+ * message says why, with the last lines of its log.
  */
 KVR_MUST_USE bool sim_router_start(struct sim_router *router, const char *program, const char *const *args,
                                    char *message, size_t message_size);

@@ -268,6 +268,7 @@ static bool call_start(struct sim_load *load, const struct due *due)
         const struct sim_workload_options *wo = sim_workload_options(load->options.workload);
         const struct sim_session *session = sim_workload_session(load->options.workload, due->session);
         struct call *call = calloc(1, sizeof(*call));
+        uint64_t now;
         struct net_request_spec spec = {
                 .addr = (const struct sockaddr *)&load->options.addr,
                 .host = load->options.host,
@@ -297,8 +298,10 @@ static bool call_start(struct sim_load *load, const struct due *due)
         call->reply.ctx = call;
         sim_workload_body(load->options.workload, due->session, due->turn, call->answers, &call->body);
         spec.body = sim_buf_slice(&call->body);
-        call->intended_ns =
-                load->options.concurrency ? uv_hrtime() : load->start_ns + (uint64_t)(due->at_s * 1e9);
+        now = uv_hrtime();
+        call->intended_ns = load->options.concurrency ? now : load->start_ns + (uint64_t)(due->at_s * 1e9);
+        if (load->options.concurrency == 0)
+                sim_samples_add(&load->result.late, (double)(now - call->intended_ns) * 1e-9);
         call->request = call->answers && !call->body.failed ? net_request_send(load->client, &spec) : NULL;
         if (!call->request) {
                 call_free(call);
@@ -403,9 +406,8 @@ void sim_load_stop(struct sim_load *load)
 {
         load->stopped = true;
         (void)uv_timer_stop(&load->timer);
-        while (load->calls.next != &load->calls) {
-                struct call *call = load->calls.next;
-
+        for (struct call *call = load->calls.next, *after; call != &load->calls; call = after) {
+                after = call->next;
                 net_request_cancel(call->request);
                 call_free(call);
         }

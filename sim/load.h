@@ -5,8 +5,10 @@
  * Open loop (concurrency 0): each request has its intended time, and every latency counts from it, not from
  * the moment at which the generator got round to sending: a stalled server cannot hide its stall by slowing
  * the generator down. The intended time of a later turn is its planned one or the end of the answer before
- * it, whichever is later. Closed loop: `concurrency` users, each with one request at a time, each going
- * through sessions in order; latencies count from the sending, as there is no other time.
+ * it, whichever is later.
+ *
+ * Closed loop: `concurrency` users, each with one request at a time, each going through sessions in order;
+ * latencies count from the sending, as there is no other time.
  */
 #ifndef KVROUTE_SIM_LOAD_H
 #define KVROUTE_SIM_LOAD_H

@@ -57,22 +57,27 @@ static void on_timer(uv_timer_t *timer)
         mock_pump(timer->data);
 }
 
-/* Requests whose delay is over. Returns when the next one is due, UINT64_MAX if none. */
-static uint64_t run_due(struct sim_mock *mock)
+/* Requests whose delay is over. */
+static void run_due(struct sim_mock *mock, uint64_t now_ms)
 {
-        uint64_t now = net_now_ms(mock->loop), first = UINT64_MAX;
-
         for (struct mock_request *request = mock->requests.next; request != &mock->requests;) {
-                if (request->due_ms <= now) {
-                        request->due_ms = UINT64_MAX;
-                        mock_infer_due(request); /* may end this request and others */
-                        request = mock->requests.next;
-                        first = UINT64_MAX;
+                if (request->due_ms > now_ms) {
+                        request = request->next;
                         continue;
                 }
-                first = request->due_ms < first ? request->due_ms : first;
-                request = request->next;
+                request->due_ms = UINT64_MAX;
+                mock_infer_due(request); /* may end this request and others */
+                request = mock->requests.next;
         }
+}
+
+static uint64_t first_due(const struct sim_mock *mock)
+{
+        uint64_t first = UINT64_MAX;
+
+        for (const struct mock_request *request = mock->requests.next; request != &mock->requests;
+             request = request->next)
+                first = request->due_ms < first ? request->due_ms : first;
         return first;
 }
 
@@ -91,12 +96,13 @@ void mock_pump(struct sim_mock *mock)
         now_ms = net_now_ms(mock->loop);
         if (mock->refuse_until_ms && mock->refuse_until_ms <= now_ms && !mock->server_closing)
                 serve_again(mock);
-        due = run_due(mock);
+        run_due(mock, now_ms);
         while (sim_engine_next(mock->engine, mock_virtual_ns(mock), &event))
                 mock_infer_event(mock, &event);
         next_ns = sim_engine_next_ns(mock->engine);
         now_ns = mock_virtual_ns(mock);
         mock->pumping = false;
+        due = first_due(mock); /* delays that began just now, too */
         wait_ms = due == UINT64_MAX ? INFINITY : (double)(due > now_ms ? due - now_ms : 0);
         if (next_ns != SIM_NEVER)
                 wait_ms = fmin(

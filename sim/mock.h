@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A simulated vLLM over HTTP: the engine model of engine.h behind vLLM's endpoints, with faults on demand.
- * Several can live on one loop. Owner thread only.
+ * A simulated vLLM over HTTP: the engine model of engine.h behind vLLM's endpoints, with faults on
+ * demand. Several can live on one loop. Owner thread only.
  */
 #ifndef KVROUTE_SIM_MOCK_H
 #define KVROUTE_SIM_MOCK_H

@@ -5,8 +5,8 @@
  *     arrives ──► (delay_head, hang) ──► parsed, submitted, head sent ──► tokens ──► end
  *        └ cut at request   └ status        └ 400, 404, 503   └ cut at head  └ stall, cut, error
  *
- * `ready` counts what the engine model produced, `sent` what the client got of it; mock_push() is the only
- * place where the second follows the first, and so the only one where faults in mid-stream strike.
+ * `ready` counts what the engine model produced, `sent` what the client got of it; mock_push() is the
+ * only place where the second follows the first, and so the only one where faults in mid-stream strike.
  */
 #include "mock_int.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Command lines of mock, bench and demo. Each command has one table: name, type, argument, bounds, default
- * and help; the parser, the defaults and --help come from it.
+ * Command lines of mock, bench and demo. Each command has one table: name, type, argument, bounds,
+ * default and help; the parser, the defaults and --help come from it.
  */
 #ifndef KVROUTE_SIM_OPTIONS_H
 #define KVROUTE_SIM_OPTIONS_H
@@ -31,12 +31,13 @@ struct sim_option {
 
 #define SIM_OPTION(struct_type, field, option_name, option_type, lowest, highest, word, standard, text) \
         {                                                                                               \
-                .name = option_name, .type = option_type, .offset = offsetof(struct_type, field),       \
-                .min = lowest, .max = highest, .argument = word, .fallback = standard, .help = text     \
+                .name = (option_name), .type = (option_type), .offset = offsetof(struct_type, field),   \
+                .min = (lowest), .max = (highest), .argument = (word), .fallback = (standard),          \
+                .help = (text)                                                                          \
         }
-#define SIM_OPTION_GROUP(title)                      \
-        {                                            \
-                .type = SIM_OPT_GROUP, .help = title \
+#define SIM_OPTION_GROUP(title)                        \
+        {                                              \
+                .type = SIM_OPT_GROUP, .help = (title) \
         }
 
 struct sim_command {
@@ -58,8 +59,8 @@ enum sim_parse_result {
 #define SIM_POSITIONAL_MAX 8
 
 /*
- * argv[0] is the command's name. Fills `fields` (all of the table: defaults, then the command line) and up to
- * positional_max arguments without dashes. message gets a sentence with SIM_PARSE_USAGE.
+ * argv[0] is the command's name. Fills `fields` (all of the table: defaults, then the command line) and
+ * up to positional_max arguments without dashes. message gets a sentence with SIM_PARSE_USAGE.
  */
 KVR_MUST_USE enum sim_parse_result sim_options_parse(const struct sim_command *command, int argc, char **argv,
                                                      void *fields, const char **ret_positional,

@@ -46,7 +46,7 @@ struct sim_record *sim_records_add(struct sim_records *records, struct kvr_slice
         record->body_hash = XXH3_64bits(body.data ? body.data : "", body.len);
         if (records->keep_bodies) {
                 record->body = malloc(body.len + 1);
-                if (record->body && body.len)
+                if (record->body && body.data)
                         memcpy(record->body, body.data, body.len);
                 if (record->body)
                         record->body[body.len] = 0;

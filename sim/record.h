@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the mock engine remembers of the requests it got: sums over all of them, and the last ones one by one,
- * so that a test can compare what was sent with what arrived.
+ * What the mock engine remembers of the requests it got: sums over all of them, and the last ones one by
+ * one, so that a test can compare what was sent with what arrived.
  */
 #ifndef KVROUTE_SIM_RECORD_H
 #define KVROUTE_SIM_RECORD_H

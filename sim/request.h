@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the mock engine reads from a request body: the prompt as tokens in the order of a chat template
- * (tools, system, messages), and the few fields that change the answer. The four APIs give equal tokens for
- * equal conversations.
+ * (tools, system, messages), and the few fields that change the answer. The four APIs give equal tokens
+ * for equal conversations.
  */
 #ifndef KVROUTE_SIM_REQUEST_H
 #define KVROUTE_SIM_REQUEST_H

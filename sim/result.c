@@ -13,6 +13,7 @@ void sim_result_fini(struct sim_result *result)
         sim_samples_fini(&result->ttft);
         sim_samples_fini(&result->itl);
         sim_samples_fini(&result->e2e);
+        sim_samples_fini(&result->late);
         *result = (struct sim_result){0};
 }
 
@@ -270,6 +271,8 @@ void sim_result_text(struct sim_result *r, struct sim_buf *buf)
         samples_line(buf, "time to first token", &r->ttft);
         samples_line(buf, "between chunks", &r->itl);
         samples_line(buf, "whole answer", &r->e2e);
+        if (r->late.seen)
+                samples_line(buf, "sent late by", &r->late);
         hits_text(r, buf);
         bins_text(r, buf);
         replicas_text(r, buf);

@@ -36,6 +36,7 @@ struct sim_result {
         uint64_t requests, errors, rejected; /* rejected: 429 and 503, not counted as errors */
         double duration_s;
         struct sim_samples ttft, itl, e2e;
+        struct sim_samples late; /* open loop: sent after the intended time, wall-clock seconds */
         uint64_t prompt_tokens, completion_tokens;
         uint64_t observed_requests, observed_prompt_tokens, observed_cached_tokens; /* answers that told */
         uint64_t unobserved_requests, unobserved_prompt_tokens;

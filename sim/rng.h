@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chance that repeats: every random number of a workload or a model comes from one of these, so equal seeds
- * give equal runs. The generator is splitmix64: one addition and three multiplications, state of one word,
- * any seed is good.
+ * Chance that repeats: every random number of a workload or a model comes from one of these, so equal
+ * seeds give equal runs. The generator is splitmix64: one addition and three multiplications, state of
+ * one word, any seed is good.
  */
 #ifndef KVROUTE_SIM_RNG_H
 #define KVROUTE_SIM_RNG_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What bench and demo share around a load: the loop that runs it to its end, progress on a terminal, Ctrl-C,
- * the URL, the model's name.
+ * What bench and demo share around a load: the loop that runs it to its end, progress on a terminal,
+ * Ctrl-C, the URL, the model's name.
  */
 #ifndef KVROUTE_SIM_RUN_H
 #define KVROUTE_SIM_RUN_H

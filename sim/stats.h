@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Samples of a quantity: exact mean, and percentiles by linear interpolation between the closest ranks (of n
- * sorted values the p-th lies at position p (n - 1)). Beyond SIM_SAMPLES_MAX values a uniform sample of all
- * is kept.
+ * Samples of a quantity: exact mean, and percentiles by linear interpolation between the closest ranks
+ * (of n sorted values the p-th lies at position p (n - 1)). Beyond SIM_SAMPLES_MAX values a uniform
+ * sample of all is kept.
  */
 #ifndef KVROUTE_SIM_STATS_H
 #define KVROUTE_SIM_STATS_H

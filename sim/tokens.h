@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The mock engine's tokenizer and block keys. Text is cut into pieces of four bytes from its start (the last
- * one may be shorter), each piece is a token whose id is a hash of its bytes. So texts with an equal prefix
- * have equal tokens up to the piece in which they differ, an answer of whole pieces tokenizes to the same ids
- * when it comes back as history, and a text of n bytes has ceil(n / 4) tokens. Ids below SIM_TOKEN_FIRST mark
- * the structure of a chat.
+ * The mock engine's tokenizer and block keys. Text is cut into pieces of four bytes from its start (the
+ * last one may be shorter), each piece is a token whose id is a hash of its bytes. So texts with an equal
+ * prefix have equal tokens up to the piece in which they differ, an answer of whole pieces tokenizes to
+ * the same ids when it comes back as history, and a text of n bytes has ceil(n / 4) tokens. Ids below
+ * SIM_TOKEN_FIRST mark the structure of a chat.
  */
 #ifndef KVROUTE_SIM_TOKENS_H
 #define KVROUTE_SIM_TOKENS_H

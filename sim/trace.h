@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Traces in the Mooncake layout: JSON Lines, plain or gzip, with `timestamp` (ms), `input_length`,
- * `output_length` (tokens) and `hash_ids`, one id per block of the prompt; an id stands for the whole prefix
- * up to its block. Other members are ignored.
+ * `output_length` (tokens) and `hash_ids`, one id per block of the prompt; an id stands for the whole
+ * prefix up to its block. Other members are ignored.
  */
 #ifndef KVROUTE_SIM_TRACE_H
 #define KVROUTE_SIM_TRACE_H

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Text for made-up prompts and answers: common English words of three letters, each with a blank behind it.
- * So a word is four bytes, one token of the mock engine, and about one token of a real tokenizer as well.
+ * Text for made-up prompts and answers: common English words of three letters, each with a blank behind
+ * it. So a word is four bytes, one token of the mock engine, and about one token of a real tokenizer as
+ * well.
  */
 #ifndef KVROUTE_SIM_WORDS_H
 #define KVROUTE_SIM_WORDS_H

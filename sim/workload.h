@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a load generator sends: sessions of one or more turns, when they begin, and the body of each request.
- * Everything follows from the options and the seed; item n does not depend on how many items there are, nor
- * on what was asked before.
+ * What a load generator sends: sessions of one or more turns, when they begin, and the body of each
+ * request. Everything follows from the options and the seed; item n does not depend on how many items
+ * there are, nor on what was asked before.
  *
  *     shared_prefix   one turn: system prompt of its group, question of its own
  *     multi_turn      several turns: system prompt of its group, questions, and the answers that really came

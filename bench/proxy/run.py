@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """CPU per request of `kvroute serve` beside nginx: same back ends, same load, same core.
 
-    bench/proxy/run.py [--quick] [--build DIR] [--json FILE] [--only SIZE[,SIZE]]
+    bench/proxy/run.py [--quick] [--build DIR] [--json FILE] [--only SIZE[,SIZE]] [--docs docs/benchmarks.md]
 
 All routers run at the same time, each with one worker, pinned to one core; back ends and load share the other one. Per
 size the rounds go A B C A B C ..., each sends prompts that were not sent before, and the processor time comes from the
@@ -246,6 +246,16 @@ def machine():
     return f"{model.group(1) if model else 'unknown processor'}, {os.cpu_count()} cores, Linux {os.uname().release}"
 
 
+def fill(page, name, text):
+    """Replaces what stands between the marks of that name in a page."""
+    old = page.read_text()
+    begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
+    if begin not in old or end not in old:
+        raise Failed(f"{page}: no marks for {name}")
+    head, tail = old.split(begin)[0], old.split(end)[1]
+    page.write_text(head + begin + text.strip("\n") + "\n" + end + tail)
+
+
 def parse(argv):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build", help="build directory")
@@ -259,6 +269,7 @@ def parse(argv):
     parser.add_argument("--policies", default="kv,round_robin", help="of kvroute")
     parser.add_argument("--option", action="append", default=[], help="passed on to kvroute serve")
     parser.add_argument("--json", type=pathlib.Path, help="write all figures there")
+    parser.add_argument("--docs", type=pathlib.Path, help="page whose figures are replaced (with those of `decision`)")
     parser.add_argument("--limit", type=float, help="exit with 1 if a ratio of kvroute to nginx is above this")
     return parser.parse_args(argv)
 
@@ -278,6 +289,11 @@ def start_all(args, stack, directory, cores):
     return routers, Load(tools / "load", cores[1])
 
 
+def decision(tools, core):
+    return subprocess.run(["taskset", "-c", str(core), str(tools.resolve() / "decision")], stdout=subprocess.PIPE, text=True,
+                          check=True).stdout
+
+
 def run(args, stack, directory):
     cores = sorted(os.sched_getaffinity(0))[:2]
     if len(cores) < 2:
@@ -285,19 +301,25 @@ def run(args, stack, directory):
     routers, load = start_all(args, stack, directory, cores)
     rounds = args.rounds or (5 if args.quick else 9)
     results = {}
-    print(f"{machine()}; {args.backends} back ends, 16 connections, 64 groups that share 75 %, {rounds} rounds; "
-          f"routers on core {cores[0]}")
+    title = (f"{machine()}; {args.backends} back ends, 16 connections, 64 groups that share 75 %, {rounds} rounds; "
+             f"load average before: {os.getloadavg()[0]:.1f}")
+    print(title)
     for name, size, stream, full, quick in SIZES:
         if args.only and name not in args.only.split(","):
             continue
         seen = measure(load, routers, size, stream, quick if args.quick else full, rounds)
         results[name] = {router: summary(values) for router, values in seen.items()}
         show(name, results[name], "nginx")
-    print()
-    print(table(results, "nginx"))
-    print("\nresident memory at the end: " + ", ".join(f"{r.name} {r.memory_mib():.0f} MiB" for r in routers))
+    if not results:
+        raise Failed("--only names none of: " + ", ".join(size[0] for size in SIZES))
+    text = table(results, "nginx") + "\n\nResident memory at the end: " + ", ".join(
+        f"{r.name} {r.memory_mib():.0f} MiB" for r in routers) + "."
+    print("\n" + text)
     if args.json:
         args.json.write_text(json.dumps({"machine": machine(), "rounds": rounds, "sizes": results}, indent=1) + "\n")
+    if args.docs:
+        fill(args.docs, "proxy", title + ".\n\n" + text)
+        fill(args.docs, "decision", "```\n" + decision((args.tools or args.build / "bench" / "proxy"), cores[1]) + "```")
     worst = max((rows[r]["cpu_us"] / rows["nginx"]["cpu_us"] for rows in results.values() for r in rows if r != "nginx"),
                 default=0)
     if args.limit and worst > args.limit:

@@ -7,8 +7,9 @@
  *        │                                         │ speed learned           │ cache state corrected
  *
  * Every ticket is settled exactly once, on every way out. All functions may be called from any thread; calls that touch
- * one router take one short internal lock (never while allocating or hashing). Equal calls in equal order with an equal
- * environment give equal answers.
+ * one router take one short internal lock. Names are hashed and prompts copied without it, and a warm router allocates
+ * nothing; only the tables of the cache index grow under it, a piece of bounded size at a time. Equal calls in equal order
+ * with an equal environment give equal answers. docs/routing.md tells how a decision is taken.
  */
 #ifndef KVROUTE_ROUTER_H
 #define KVROUTE_ROUTER_H
@@ -33,13 +34,17 @@ typedef uint64_t kvr_replica_id;
 
 struct kvr_settings {
         const char *policy;          /* "kv" when NULL; see kvr_policy_count and kvr_policy_name */
-        uint64_t index_memory_bytes; /* hard cap of the cache index; 0: 512 MiB; at least 1 MiB */
+        /*
+         * Hard cap of the cache index, tables included; 0: 512 MiB; at least 1 MiB. About 16 bytes per (prefix, replica)
+         * and 30 per prefix. Session keys and response ids lie outside it, 3 MB each when used.
+         */
+        uint64_t index_memory_bytes;
         double default_prefill_tokens_per_second; /* until a replica's speed is learned; 0: 8000 */
         double default_tokens_per_byte;           /* until a model's ratio is learned; 0: 0.25 */
         uint32_t queue_wait_hint_ms;              /* retry_after for KVR_E_BUSY when no replica told one; 0: 1000 */
 };
 
-/* Borrows settings and env->ctx is kept. Gives a router to free with kvr_router_free (all tickets settled before). */
+/* Borrows settings (NULL: all defaults) and env, keeps env->ctx. Gives a router to free with kvr_router_free (all tickets settled before). */
 KVR_PUBLIC KVR_MUST_USE enum kvr_status kvr_router_new(const struct kvr_settings *settings, const struct kvr_env *env,
                                                        struct kvr_router **ret, struct kvr_error *err);
 KVR_PUBLIC void kvr_router_free(struct kvr_router *router);
@@ -85,7 +90,10 @@ KVR_PUBLIC enum kvr_status kvr_replica_remove(struct kvr_router *router, kvr_rep
 /* Everything it cached is gone (restart, flush). O(1) on the spot. Load stays booked. */
 KVR_PUBLIC enum kvr_status kvr_replica_forget(struct kvr_router *router, kvr_replica_id id);
 KVR_PUBLIC enum kvr_status kvr_replica_set_state(struct kvr_router *router, kvr_replica_id id, enum kvr_state state);
-/* Updates what the engine told of itself (0 keeps unknown). The name is not changed. */
+/*
+ * Updates what the engine told of itself. A 0 leaves what is known as it is, except for max_running. The name is not
+ * changed; spec->name may be NULL. A new capacity replaces what was learned; telling the same again does not.
+ */
 KVR_PUBLIC enum kvr_status kvr_replica_configure(struct kvr_router *router, kvr_replica_id id,
                                                  const struct kvr_replica_spec *spec);
 /* The models it serves, copied; count 0: any model (not known yet). */
@@ -113,7 +121,7 @@ struct kvr_replica_info {
         enum kvr_cache_kind cache;
         uint32_t in_flight;             /* our requests there, not finished */
         uint32_t prefilling;            /* of these, without a first token */
-        uint64_t uncached_tokens_booked; /* of these, the uncached prompt tokens */
+        uint64_t uncached_tokens_booked; /* of these, the uncached prompt tokens; 256 for a prompt of unknown size */
         uint64_t capacity_tokens;       /* told or learned; 0 unknown */
         bool capacity_learned;
         uint64_t cached_tokens;         /* what we believe it holds */
@@ -198,7 +206,7 @@ KVR_PUBLIC void kvr_ticket_first_token(struct kvr_ticket *ticket);
 
 enum kvr_end {
         KVR_END_FINISHED, /* the engine answered */
-        KVR_END_CLIENT,   /* the client left */
+        KVR_END_CLIENT,   /* the client left. Like the next two: before the first token nothing counts as cached */
         KVR_END_FAILED,   /* connect error, reset, time-out, 5xx, broken stream */
         KVR_END_REFUSED,  /* the engine pushed back (429, 503) or found fault with the request (4xx) */
 };
@@ -232,7 +240,10 @@ struct kvr_index_info {
 };
 KVR_PUBLIC void kvr_router_index_info(struct kvr_router *router, struct kvr_index_info *ret);
 
-/* Token sums per decision reason, over settled tickets with a known prompt. */
+/*
+ * Token sums per decision reason. Requests are all settled tickets; tokens are those of tickets that were computed (a
+ * first token came, or they finished) and whose prompt is known: a refused or failed try has neither hit nor missed.
+ */
 struct kvr_reason_account {
         uint64_t requests;
         uint64_t prompt_tokens;

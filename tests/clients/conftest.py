@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import random
 import select
 import shutil
 import subprocess
@@ -59,6 +60,23 @@ def node_clients():
         run(["npm", "install", "--no-audit", "--no-fund", "--silent"], "npm does not answer", cwd=folder)
         stamp.write_text(wanted)
     return folder
+
+
+@pytest.fixture(scope="session")
+def llama():
+    """URL of a real llama.cpp server: the first of KVROUTE_LLAMA_URLS, or one started here where it is installed."""
+    urls = (os.environ.get("KVROUTE_LLAMA_URLS") or "").split()
+    if urls:
+        yield urls[0]
+        return
+    script = HERE.parents[1] / "scripts" / "llama-replicas"
+    root = os.environ.get("LLAMA_ROOT") or "/var/tmp/llama-replicas"
+    if not os.access(os.path.join(root, "usr/bin/llama-server"), os.X_OK):
+        pytest.skip("no llama.cpp installed (scripts/llama-replicas fetch)")
+    port = str(random.randrange(12000, 30000))
+    run([str(script), "up", "1", "--port", port], "llama.cpp does not start")
+    yield f"http://127.0.0.1:{port}"
+    subprocess.run([str(script), "down", port], stdin=subprocess.DEVNULL, timeout=60, check=False)
 
 
 class Client:

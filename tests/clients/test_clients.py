@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """The official clients against a router: what an application sees through it is what it would see without it."""
-import os
 import subprocess
 
 import pytest
@@ -162,10 +161,7 @@ def mock():
 def backend(request):
     if request.param == "mock":
         return request.getfixturevalue("mock")
-    urls = (os.environ.get("KVROUTE_LLAMA_URLS") or "").split()
-    if not urls:
-        pytest.skip("no llama.cpp replica running (KVROUTE_LLAMA_URLS, see docs/testing.md)")
-    return urls[0], "tiny"
+    return request.getfixturevalue("llama"), "tiny"
 
 
 @pytest.mark.parametrize("scenario", ["chat", "stream", "tools"])

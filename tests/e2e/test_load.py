@@ -193,6 +193,7 @@ def test_booked_tokens_are_the_uncached_ones(fleet):
     router, (engine,) = fleet.start(1)
     prompt = text(8000)
     router.chat(prompt)
+    router.wait_idle()
     gate = threading.Event()
     engine.next(until(gate), until(gate))
     one = spawn(router.chat, prompt + text(400))

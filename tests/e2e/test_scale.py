@@ -274,7 +274,8 @@ def test_connections_beyond_the_limit_are_closed(fleet):
     assert extra.closed_by_peer(3)
     for conn in conns:
         conn.close()
-    wait_for(lambda: router.chat().status == 200, 5, "room again")
+    wait_for(lambda: router.metrics().sum("client_connections") == 0, 5, "room again")
+    assert router.chat().status == 200
     assert router.metrics().sum("client_connections_refused_total") >= 1
 
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The router's brain under any sequence of calls. Each step takes a few bytes: what to do, and to what. Promises checked
- * against plain arrays: books are exact at every moment and zero at the end, nobody is chosen who may not be, nothing is
- * predicted that was not sent there since the replica was last forgotten, memory stays below its cap, and the index is
- * consistent.
+ * The router's brain under any sequence of calls. Each step takes a few bytes: what to do, and to what.
+ * Promises checked against plain arrays: books are exact at every moment and zero at the end, nobody is
+ * chosen who may not be, nothing is predicted that was not sent there since the replica was last forgotten,
+ * memory stays below its cap, and the index is consistent.
  */
 #include "fuzz.h"
 
@@ -75,7 +75,8 @@ static void replica_add(struct run *run, struct oracle *replica)
         FUZZ_CHECK(kvr_replica_add(run->router, &spec, &replica->id, NULL) == KVR_OK);
 }
 
-static bool may_be_tried(const struct run *run, const struct oracle *replica, const struct kvr_request *request)
+static bool may_be_tried(const struct run *run, const struct oracle *replica,
+                         const struct kvr_request *request)
 {
         for (uint32_t i = 0; i < request->tried_count; i++)
                 if (request->tried[i] == replica->id)
@@ -131,7 +132,8 @@ static void decide(struct run *run, struct open *open)
         *open = (struct open){
                 .ticket = open->ticket,
                 .id = replica->id,
-                .booked = (decision.prompt_tokens ? decision.prompt_tokens : KVR__UNKNOWN_TOKENS) - decision.match_tokens,
+                .booked = (decision.prompt_tokens ? decision.prompt_tokens : KVR__UNKNOWN_TOKENS) -
+                          decision.match_tokens,
                 .trial = replica->state == KVR_TRIAL,
         };
         replica->in_flight++;
@@ -211,15 +213,17 @@ static void replica_change(struct run *run, struct oracle *replica)
                 break;
         }
         case 6: {
-                struct kvr_replica_spec spec = {
-                        .cache = how & 8 ? KVR_CACHE_SLOTS : KVR_CACHE_BLOCKS, .slots = how >> 4 & 3, .capacity_tokens = how};
+                struct kvr_replica_spec spec = {.cache = how & 8 ? KVR_CACHE_SLOTS : KVR_CACHE_BLOCKS,
+                                                .slots = how >> 4 & 3,
+                                                .capacity_tokens = how};
 
                 replica->max_running = 0;
                 FUZZ_CHECK(kvr_replica_configure(run->router, replica->id, &spec) == KVR_OK);
                 break;
         }
         default:
-                FUZZ_CHECK(kvr_router_set_policy(run->router, kvr_policy_name(how / 8 % kvr_policy_count()), NULL) == KVR_OK);
+                FUZZ_CHECK(kvr_router_set_policy(run->router, kvr_policy_name(how / 8 % kvr_policy_count()),
+                                                 NULL) == KVR_OK);
                 break;
         }
 }

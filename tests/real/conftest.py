@@ -29,4 +29,4 @@ def replicas():
             pytest.fail(message)
         pytest.skip("no llama.cpp: " + message)
     yield started.stdout.split()
-    subprocess.run([script, "down"], stdin=subprocess.DEVNULL, check=False, timeout=60)
+    subprocess.run([script, "down", *(str(first + n) for n in range(3))], stdin=subprocess.DEVNULL, check=False, timeout=60)

@@ -13,11 +13,11 @@ from texts import text, turns
 POLICIES = ["kv", "round_robin", "least_requests"]
 SCALE = 4 if os.environ.get("KVROUTE_REAL") == "long" else 1
 WORKLOADS = {
-    "shared_prefix": ["--groups", str(12 * SCALE), "--prefix-tokens", "300", "--question-tokens", "20", "--output-tokens", "4",
-                      "--requests", str(60 * SCALE), "--concurrency", "4"],
-    # Not a multiple of the servers: least_requests would else stick to sessions by chance, as only one server is free.
-    "multi_turn": ["--turns", "6", "--groups", "6", "--prefix-tokens", "100", "--question-tokens", "60", "--output-tokens", "4",
-                   "--requests", str(60 * SCALE), "--concurrency", "5"],
+    "shared_prefix": ["--groups", str(12 * SCALE), "--prefix-tokens", "240", "--question-tokens", "20", "--output-tokens", "4",
+                      "--requests", str(48 * SCALE), "--concurrency", "4"],
+    # Open loop: in a closed one least_requests sticks to a session by chance, as the server just freed is the idlest.
+    "multi_turn": ["--turns", "6", "--groups", "6", "--prefix-tokens", "80", "--question-tokens", "60", "--output-tokens", "4",
+                   "--requests", str(48 * SCALE), "--rate", "4", "--turn-gap", "1s"],
 }
 
 
