@@ -158,7 +158,7 @@ static void test_refused_flags(void **state)
                 .argv = {"--admin=none"});
         REFUSED("--replica: \"b:2\" is not a replica's URL; write http://HOST:PORT", .argv = {"b:2"});
         REFUSED("--replica: \"off\" is not a replica's URL", .argv = {"off"});
-        REFUSED("alias: \"x\" is not NAME=TARGET", .argv = {"--alias=x"});
+        REFUSED("--alias: \"x\" is not NAME=TARGET", .argv = {"--alias=x"});
         REFUSED("--policy: \"round-robin\" is no policy; did you mean round_robin?",
                 .argv = {"--policy=round-robin"});
         REFUSED("--policy: \"zzz\" is no policy; there are ", .argv = {"--policy=zzz"});
@@ -166,7 +166,7 @@ static void test_refused_flags(void **state)
         REFUSED("--seed: \"11111111111111111\" is not", .argv = {"--seed=11111111111111111"});
         REFUSED("replicas: two are called \"a:1\"", .argv = {"http://a:1", "http://a:1"});
         REFUSED("alias: \"x\" leads to \"y\", which is an alias", .argv = {"--alias=x=y", "--alias=y=z"});
-        REFUSED("alias: \"x\" is given twice", .argv = {"--alias=x=y", "--alias=x=z"});
+        REFUSED("--alias: \"x\" is given twice", .argv = {"--alias=x=y", "--alias=x=z"});
         REFUSED("--session-header: \"a b\" is not a header's name", .argv = {"--session-header=a b"});
         REFUSED("--listen: 127.0.0.1:1 is given twice",
                 .argv = {"--listen=127.0.0.1:1", "--listen=127.0.0.1:1"});
