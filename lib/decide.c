@@ -8,8 +8,9 @@
 
 #define NOTABLE_SHARE  20 /* another match is notably longer by more than a twentieth of the prompt */
 #define NOTABLE_TOKENS 16
-#define SPAN_REPLICA   64  /* visits fade over this many requests per replica */
-#define EXPLORE_EVICT  256 /* pairs that one decision evicts for capacity beyond twice its own points */
+#define HOME_YIELD_MIN 0.02 /* less is noise, and would break ties that are better broken otherwise */
+#define SPAN_REPLICA   64   /* visits fade over this many requests per replica */
+#define EXPLORE_EVICT  256  /* pairs that one decision evicts for capacity beyond twice its own points */
 
 static struct kvr__query query_make(const struct kvr_router *router, const struct kvr_request *request)
 {
@@ -194,6 +195,8 @@ static void view_fill(struct kvr_router *router, const struct kvr__query *query,
                 .seen = choice->model ? choice->model->seen : 1,
                 .span = (double)SPAN_REPLICA * choice->count,
                 .now_ns = query->now_ns,
+                .home_yield = router->home_yield < HOME_YIELD_MIN ? 0 : router->home_yield,
+                .home = choice->count,
                 .affinity = query->session,
                 .owner = owner_find(router, query, choice),
                 .env = &router->env,
@@ -375,6 +378,7 @@ static void book(struct kvr_router *router, struct kvr__query *query, const stru
         ticket->base_tokens = chosen->base_tokens;
         ticket->best_tokens = best;
         ticket->booked_tokens = choice->charge_tokens - chosen->match_tokens;
+        ticket->at_home = choice->chosen == choice->view.home;
         ticket->slot = KVR__NO_SLOT;
         ticket->trial = replica->state == KVR_TRIAL;
         replica->trials += ticket->trial;

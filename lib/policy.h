@@ -46,6 +46,8 @@ struct kvr__view {
         double token_s;    /* mean over the candidates */
         double log_flight; /* mean over the candidates of ln(1 + requests in flight) */
         uint64_t now_ns;
+        double home_yield; /* share of what was unknown of a prompt that its home turned out to have */
+        uint32_t home;     /* set by a policy that has homes: the candidate; `count` if none */
         uint64_t affinity; /* hash of the session key, 0 without */
         uint32_t owner;    /* the candidate that last served that session; `count` if none */
         bool by_session;   /* set by the policy: the session decided */
@@ -59,6 +61,17 @@ struct kvr__policy {
         uint32_t (*choose)(struct kvr__view *view);
         bool by_key; /* it goes by a hash, not by what is cached */
 };
+
+/* The number that a replica draws for a key; the highest one wins. Replicas that come and go move only their
+ * own keys. */
+static inline uint64_t kvr__draw(uint64_t key, const struct kvr__replica *replica)
+{
+        uint64_t x = key ^ replica->name_hash;
+
+        x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ULL;
+        x = (x ^ x >> 27) * 0x94d049bb133111ebULL;
+        return x ^ x >> 31;
+}
 
 const struct kvr__policy *kvr__policy_find(const char *name);
 const struct kvr__policy *kvr__policy_at(size_t number);

@@ -8,15 +8,6 @@
 
 #define LOAD_BOUND 1.25
 
-static uint64_t draw(uint64_t key, uint64_t name)
-{
-        uint64_t x = key ^ name;
-
-        x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ULL;
-        x = (x ^ x >> 27) * 0x94d049bb133111ebULL;
-        return x ^ x >> 31;
-}
-
 uint32_t kvr__choose_consistent_hash(struct kvr__view *view)
 {
         uint64_t key = view->affinity, best_draw = 0, flight = 1;
@@ -32,7 +23,7 @@ uint32_t kvr__choose_consistent_hash(struct kvr__view *view)
 
         for (uint32_t i = 0; i < view->count; i++) {
                 const struct kvr__replica *replica = view->candidates[i].replica;
-                uint64_t number = draw(key, replica->name_hash);
+                uint64_t number = kvr__draw(key, replica);
 
                 /* At or below the mean is always allowed, or nobody might be. */
                 if (replica->in_flight && replica->in_flight + 1 > bound)

@@ -22,6 +22,7 @@
 #define FORK_EXITS    4    /* fewer departures are a session that grows, not a shared prefix */
 #define SHARE_DUE     1.0  /* copies up to this part of the demand are free */
 #define SHARE_ALLOWED 2.0  /* and up to this one cost no toll */
+#define SHARE_TRUNK   0.5  /* demand from which on a common beginning is one of many, not a session's own */
 #define SEEN_MIN      8    /* requests per replica before demand is measured against less than that */
 #define SPEED_ALIKE   0.15 /* learned speeds that differ by less are no reason to prefer a replica */
 #define SPEED_NOISE_S \
@@ -39,13 +40,18 @@ static uint32_t copies_of(const struct kvr__view *view, uint32_t point)
         return copies;
 }
 
-/* How many leading tokens are due to be copied, and how many are allowed to. */
-static void trunk_find(const struct kvr__view *view, uint32_t *ret_due, uint32_t *ret_allowed)
+/* The part of the prompt that many have in common. */
+struct trunk {
+        uint32_t due, allowed; /* leading tokens of which a copy is due, or allowed */
+        uint32_t points;       /* its length, whatever copies there are */
+};
+
+static struct trunk trunk_find(const struct kvr__view *view)
 {
         double seen = fmax(fmin(view->seen, view->span), (double)SEEN_MIN * view->count);
+        struct trunk trunk = {0};
 
-        *ret_due = *ret_allowed = 0;
-        for (uint32_t i = view->fork_count; i-- > 0 && !*ret_due;) {
+        for (uint32_t i = view->fork_count; i-- > 0 && !trunk.due;) {
                 const struct kvr__fork *fork = &view->forks[i];
 
                 if (fork->exits < FORK_EXITS)
@@ -54,13 +60,42 @@ static void trunk_find(const struct kvr__view *view, uint32_t *ret_due, uint32_t
                 uint32_t copies = copies_of(view, fork->point);
                 uint32_t tokens = view->tokens[fork->point];
 
+                if (share >= SHARE_TRUNK && !trunk.points)
+                        trunk.points = fork->point + 1;
                 if (!copies)
                         continue;
                 if (copies < SHARE_DUE * share)
-                        *ret_due = tokens;
-                if (copies < SHARE_ALLOWED * share && !*ret_allowed)
-                        *ret_allowed = tokens;
+                        trunk.due = tokens;
+                if (copies < SHARE_ALLOWED * share && !trunk.allowed)
+                        trunk.allowed = tokens;
         }
+        return trunk;
+}
+
+/*
+ * Where several routers send to one fleet, each knows but a part of what the replicas hold. All agree without
+ * talking on a home for every family of prompts: the replica that draws the highest number for the first
+ * point behind the trunk. How much of the unknown part of prompts is found there is learned, and homes are
+ * preferred just as much: not at all where this router knows everything.
+ */
+static uint32_t home_find(const struct kvr__view *view, const struct trunk *trunk)
+{
+        uint64_t best_draw = 0;
+        uint32_t best = view->count;
+
+        if (!view->point_count)
+                return best;
+        uint32_t point = trunk->points < view->point_count ? trunk->points : view->point_count - 1;
+
+        for (uint32_t i = 0; i < view->count; i++) {
+                uint64_t number = kvr__draw(view->points[point].key, view->candidates[i].replica);
+
+                if (best == view->count || number > best_draw) {
+                        best = i;
+                        best_draw = number;
+                }
+        }
+        return best;
 }
 
 /* Median of a few figures, which are reordered. */
@@ -138,16 +173,19 @@ uint32_t kvr__choose_kv(struct kvr__view *view)
 {
         double others = expm1(view->log_flight);
         struct kvr__least least = KVR__LEAST_NONE;
-        uint32_t due, allowed, best_match = 0;
+        struct trunk trunk = trunk_find(view);
+        uint32_t best_match = 0;
 
-        trunk_find(view, &due, &allowed);
+        view->home = home_find(view, &trunk);
         newcomers_spare(view);
         for (uint32_t i = 0; i < view->count; i++) {
                 struct kvr__candidate *candidate = &view->candidates[i];
                 uint32_t match = candidate->match_tokens;
+                bool at_home = i == view->home && match >= trunk.allowed && candidate->replica->tells_cached;
+                double hope = at_home ? 1 - view->home_yield : 1;
 
-                candidate->own_s = candidate->token_s * missing(view, match, due);
-                candidate->toll_s = others * view->token_s * missing(view, match, allowed);
+                candidate->own_s = candidate->token_s * missing(view, match, trunk.due) * hope;
+                candidate->toll_s = others * view->token_s * missing(view, match, trunk.allowed) * hope;
                 candidate->cost_s = candidate->wait_s + candidate->own_s + candidate->toll_s;
                 kvr__least_try(&least, i, candidate->cost_s, candidate->replica->work);
                 if (match > best_match)

@@ -14,6 +14,7 @@
 #define PREFILL_DEFAULT      8000.0
 #define RATIO_DEFAULT        0.25
 #define BUSY_HINT_DEFAULT_MS 1000
+#define HOME_YIELD_FIRST     0.5 /* high enough for several routers to find to each other */
 
 uint64_t kvr__hash(struct kvr_slice bytes, uint64_t seed)
 {
@@ -77,6 +78,7 @@ static enum kvr_status settings_apply(struct kvr_router *router, const struct kv
         if (!router->policy)
                 return kvr__error_set(err, KVR_E_NOT_FOUND, 0, "policy", "there is no policy named '%.40s'",
                                       policy);
+        router->home_yield = HOME_YIELD_FIRST;
         router->default_token_s = 1 / (speed > 0 ? speed : PREFILL_DEFAULT);
         router->busy_hint_ns =
                 (uint64_t)(s->queue_wait_hint_ms ? s->queue_wait_hint_ms : BUSY_HINT_DEFAULT_MS) * 1000000;

@@ -15,6 +15,9 @@
 #define CAPACITY_MIN        1024.0
 #define SLIP_TOKENS         64.0  /* a prediction may be off by so much, */
 #define SLIP_SHARE          0.125 /* or by this part of it, before it says something about the cache */
+#define HOME_STEP           0.02
+#define HOME_TOKENS         256.0 /* an unknown part so long, */
+#define HOME_SHARE          0.125 /* and at least this part of the prompt, says something about homes */
 #define TELLING_TOKENS      128.0 /* shorter predictions say nothing */
 #define MISS_TOKENS         256.0 /* a prediction at least so long of which */
 #define MISS_SHARE          0.1   /* less than this part came true is a miss; */
@@ -236,6 +239,19 @@ static bool cache_learn(struct kvr_router *router, struct kvr_ticket *ticket, do
         return false;
 }
 
+/* How much of what was unknown of a prompt did its home have? */
+static void home_learn(struct kvr_router *router, const struct kvr_ticket *ticket,
+                       const struct result *result, double predicted)
+{
+        double rest = result->prompt - predicted, gain = result->cached - predicted;
+
+        if (!ticket->at_home || rest < fmax(HOME_TOKENS, HOME_SHARE * result->prompt))
+                return;
+        if (gain < fmax(SLIP_TOKENS, 2.0 * ticket->replica->block_tokens))
+                gain = 0;
+        router->home_yield += (fmin(1, gain / rest) - router->home_yield) * HOME_STEP;
+}
+
 /* Compares what was found with what was predicted, and corrects what the prediction came from. */
 static void observation_learn(struct kvr_router *router, struct kvr_ticket *ticket,
                               const struct result *result)
@@ -248,6 +264,7 @@ static void observation_learn(struct kvr_router *router, struct kvr_ticket *tick
         double credited = (ticket->match_tokens - ticket->base_tokens) * scale;
 
         replica->tells_cached = true;
+        home_learn(router, ticket, result, ticket->match_tokens * scale);
         if (credited >= SLIP_TOKENS)
                 kvr__model_learn_answer(kvr__models_get(&router->models, ticket->model), credited,
                                         result->cached - expected);

@@ -21,6 +21,7 @@ struct kvr_ticket {
         struct kvr__replica *replica;
         uint32_t epoch; /* of the replica at decision */
         uint16_t mark;  /* of the index entries it made */
+        bool at_home;   /* sent to the home of its prompt */
         bool first_token, learned, deferred, measurable, trial, by_tokens;
         enum kvr_reason reason;
         uint64_t model;

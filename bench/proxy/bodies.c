@@ -70,7 +70,7 @@ static void put_words(char *at, size_t len, uint64_t *rng)
 
 static void put_record(char *at, size_t number, uint64_t *rng)
 {
-        char begin[RECORD];
+        char begin[RECORD] = "";
         size_t len = 0;
 
         if (number % MESSAGE_AFTER == MESSAGE_AFTER - 1)
@@ -120,7 +120,7 @@ struct bodies *bodies_new(const struct bodies_settings *settings)
 {
         struct bodies *bodies = settings_are_fine(settings) ? calloc(1, sizeof *bodies) : NULL;
         uint64_t rng = settings->seed ^ 0x706F6F6Cu;
-        struct body body;
+        struct body body = {0};
 
         if (!bodies)
                 return NULL;

@@ -138,7 +138,7 @@ static void request(struct bench *bench, size_t round)
 
 static void take_body(struct bench *bench, const struct bodies *bodies, uint64_t number, bool unseen)
 {
-        struct body body;
+        struct body body = {0};
         char *group;
 
         bodies_get(bodies, number, &body);
@@ -218,9 +218,12 @@ static void measure(struct bench *bench, unsigned replicas, size_t bytes, bool u
         for (unsigned s = 0; s < STEPS; s++)
                 qsort(bench->took[s], rounds, sizeof **bench->took, by_value);
         printf("%8u %7zu KB  %-6s", replicas, bytes / 1024, unseen ? "unseen" : "group");
-        for (unsigned s = 0; s < STEPS; s++)
-                printf("  %8.1f %8.1f", (double)bench->took[s][rounds / 2] / 1e3,
-                       (double)bench->took[s][rounds * 99 / 100] / 1e3);
+        for (unsigned s = 0; s < STEPS; s++) {
+                size_t middle = rounds / 2, late = rounds * 99 / 100;
+
+                printf("  %8.1f %8.1f", (double)bench->took[s][middle] / 1e3,
+                       (double)bench->took[s][late] / 1e3);
+        }
         printf("  %6zu\n", lost);
         bodies_free(bodies);
 }

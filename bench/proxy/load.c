@@ -300,6 +300,13 @@ static int by_value(const void *a, const void *b)
         return x < y ? -1 : x > y;
 }
 
+static double percentile_us(const uint64_t *sorted, size_t count, unsigned percent)
+{
+        size_t at = count * percent / 100;
+
+        return (double)sorted[at] / 1e3;
+}
+
 static void report(struct load *load, uint64_t took_ns)
 {
         size_t n = (size_t)load->requests;
@@ -308,8 +315,8 @@ static void report(struct load *load, uint64_t took_ns)
         printf("{\"requests\":%llu,\"errors\":%llu,\"seconds\":%.3f,\"requests_per_s\":%.0f,\"p50_us\":%.1f,"
                "\"p99_us\":%.1f}\n",
                (unsigned long long)load->requests, (unsigned long long)load->errors, (double)took_ns / 1e9,
-               (double)load->requests * 1e9 / (double)took_ns, (double)load->took_ns[n / 2] / 1e3,
-               (double)load->took_ns[n * 99 / 100] / 1e3);
+               (double)load->requests * 1e9 / (double)took_ns, percentile_us(load->took_ns, n, 50),
+               percentile_us(load->took_ns, n, 99));
 }
 
 static size_t expected_content(bool stream)
