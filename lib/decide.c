@@ -147,25 +147,29 @@ static void forks_collect(struct kvr_router *router, struct kvr__view *view)
         view->forks = router->forks;
 }
 
-static void speeds_fill(struct kvr_router *router, struct kvr__view *view)
+static void speeds_fill(struct kvr_router *router, struct kvr__choice *choice)
 {
+        static const struct kvr__curve none = {0};
+        const struct kvr__curve *curve = choice->model ? &choice->model->curve : &none;
+        struct kvr__view *view = &choice->view;
         double sum = 0;
         uint32_t known = 0;
 
         for (uint32_t i = 0; i < view->count; i++) {
-                double token_s = view->candidates[i].replica->token_s;
+                struct kvr__candidate *candidate = &view->candidates[i];
 
-                sum += token_s;
-                known += token_s > 0;
+                candidate->token_s = kvr__speed_token_s(curve, &candidate->replica->speed);
+                sum += candidate->token_s;
+                known += candidate->token_s > 0;
         }
         view->token_s = known ? sum / known : router->default_token_s;
         for (uint32_t i = 0; i < view->count; i++) {
                 struct kvr__candidate *candidate = &view->candidates[i];
-                const struct kvr__replica *replica = candidate->replica;
 
-                candidate->token_s = replica->token_s > 0 ? replica->token_s : view->token_s;
-                candidate->wait_s = kvr__load_wait(replica, candidate->token_s, view->now_ns);
-                view->log_flight += kvr__load_log_flight(replica, view->now_ns) / view->count;
+                if (candidate->token_s <= 0)
+                        candidate->token_s = view->token_s;
+                candidate->wait_s = kvr__load_wait(candidate->replica, candidate->token_s, view->now_ns);
+                view->log_flight += kvr__load_log_flight(candidate->replica, view->now_ns) / view->count;
         }
 }
 
@@ -201,7 +205,7 @@ static void view_fill(struct kvr_router *router, const struct kvr__query *query,
                 .owner = owner_find(router, query, choice),
                 .env = &router->env,
         };
-        speeds_fill(router, &choice->view);
+        speeds_fill(router, choice);
         forks_collect(router, &choice->view);
 }
 

@@ -20,18 +20,13 @@
 
 #include "index.h"
 #include "slots.h"
+#include "speed.h"
 
 #define KVR__REPORT_LIFE_NS 10000000000ULL /* an older report says nothing any more */
 #define KVR__RAMP_NS        30000000000ULL /* how long a newcomer is spared */
 #define KVR__REQUEST_TOKENS \
         8 /* work of any request beside its prompt: a first step, and its place in the batch */
 #define KVR__UNKNOWN_TOKENS 256 /* what a prompt of unknown size counts as */
-
-/* A running mean of a ratio: sums that fade, so that large samples weigh more than small ones. */
-struct kvr__speed {
-        double seconds, tokens;
-        uint32_t samples;
-};
 
 struct kvr__replica {
         kvr_replica_id id;
@@ -73,7 +68,7 @@ struct kvr__replica {
 
         /* learned */
         struct kvr__speed speed;
-        double token_s; /* seconds to prefill one token; 0 until learned */
+        uint64_t model; /* whose first token was the last to be timed: the curve that `speed` is read with */
         bool tells_cached;
 
         /* account */
@@ -127,8 +122,5 @@ double kvr__load_wait(const struct kvr__replica *replica, double token_s, uint64
 double kvr__load_log_flight(const struct kvr__replica *replica, uint64_t now_ns);
 /* Share of the ramp a newcomer still has before it: 1 just ready .. 0 grown up. */
 double kvr__load_ramp(const struct kvr__replica *replica, uint64_t now_ns);
-
-/* `uncached` tokens took `seconds`. Ignores tiny ones, bounds outliers. */
-void kvr__speed_learn(struct kvr__replica *replica, double uncached, double seconds);
 
 #endif

@@ -349,7 +349,8 @@ INLINE enum kvr_status read_values(struct kvr__json *json, struct cursor *c)
                         }
                         if (byte != (object ? '}' : ']'))
                                 return KVR_E_JSON;
-                        if (!has_room(json, c, 1))
+                        /* The end, and the key that may follow it. */
+                        if (!has_room(json, c, 2))
                                 return KVR_E_NOMEM;
                         close_container(json, c, &open[--depth]);
                 }

@@ -272,6 +272,36 @@ static void test_spaces_between_numbers_are_noticed(void **state)
         assert_true(kvr__json_is_compact(&json, kvr__json_next(&json, 1)));
 }
 
+/* Every number of tokens before and behind a run of ends, so that the array is full at every place once. */
+static void test_room_for_tokens_at_every_place(void **state)
+{
+        (void)state;
+        for (int before = 0; before < 140; before++) {
+                for (int depth = 1; depth < 8; depth++) {
+                        struct kvr__json fresh = {.scan = kvr__scanner_at(0)->scan};
+                        struct text text = {0};
+                        size_t offset;
+
+                        put_string(&text, "{\"a\":[0");
+                        for (int i = 0; i < before; i++)
+                                put_string(&text, ",1");
+                        for (int i = 0; i < depth; i++)
+                                put_string(&text, i % 2 ? "{\"b\":" : i ? "[" : ",[");
+                        put_string(&text, "2");
+                        for (int i = depth; i-- > 0;)
+                                put_string(&text, i % 2 ? "}" : "]");
+                        put_string(&text, "],\"c\":{}}");
+                        assert_int_equal(
+                                kvr__json_read(&fresh, (struct kvr_slice){text.data, text.len}, &offset),
+                                KVR_OK);
+                        assert_true(fresh.count <= fresh.capacity);
+                        assert_int_equal(kvr__json_end(&fresh, 0), fresh.count - 1);
+                        kvr__json_fini(&fresh);
+                        free_text(&text);
+                }
+        }
+}
+
 static void test_tokens_stay_within_their_bound(void **state)
 {
         struct text text = {0};
@@ -468,6 +498,7 @@ int main(void)
                 cmocka_unit_test(test_errors_tell_where),
                 cmocka_unit_test(test_what_only_some_readers_take),
                 cmocka_unit_test(test_nesting_limit),
+                cmocka_unit_test(test_room_for_tokens_at_every_place),
                 cmocka_unit_test(test_tokens_stay_within_their_bound),
                 cmocka_unit_test(test_lists_of_numbers),
                 cmocka_unit_test(test_spaces_between_numbers_are_noticed),

@@ -235,6 +235,74 @@ static void silent_restart_is_noticed(void **state)
         assert_int_equal(predict(20, 8000), 0);
 }
 
+/*
+ * Two routers before one fleet, each sees every other turn of a conversation: they agree on homes without
+ * talking. Returns the share of later turns that found what the other router had sent.
+ */
+static double shared_fleet_hits(bool told)
+{
+        enum { REPLICAS = 4, SESSIONS = 400, TURNS = 6, TOKENS = 500 };
+        static struct brain_fleet routers[2];
+        static uint32_t held[REPLICAS][SESSIONS]; /* turns that an engine has seen */
+        uint32_t found = 0, later = 0;
+
+        memset(held, 0, sizeof(held));
+        for (int i = 0; i < 2; i++)
+                brain_fleet_up(&routers[i], NULL, REPLICAS, (struct kvr_replica_spec){0});
+        for (uint32_t first = 0; first < SESSIONS; first += 8)
+                for (uint32_t turn = 1; turn <= TURNS; turn++)
+                        for (uint32_t s = first; s < first + 8; s++) {
+                                struct brain_fleet *router = &routers[(s + turn) % 2];
+
+                                uint64_t chance = brain_mix(s * 10 + turn);
+
+                                /* Traffic of its own keeps a router from deciding just as the other one does.
+                                 */
+                                for (uint64_t own = chance % 3; own > 0; own--) {
+                                        struct kvr_request other =
+                                                text(chance + own, 400 + (chance >> 8) % 8000);
+
+                                        brain_serve(router, &other, NULL);
+                                }
+                                struct kvr_decision decision;
+
+                                brain_prompt_init(&p);
+                                for (uint32_t t = 0; t < turn; t++)
+                                        brain_message(&p, s * 100 + t, TOKENS * 4);
+                                struct kvr_request request = {.prompt = brain_prompt_done(&p)};
+                                struct kvr_ticket *ticket = brain_send(router, &request, &decision);
+                                uint32_t *have = &held[brain_number(router, decision.replica)][s];
+                                uint32_t prompt = turn * TOKENS, cached = *have * TOKENS;
+
+                                if (turn > 1) {
+                                        later++;
+                                        found += *have == turn - 1;
+                                }
+                                *have = turn;
+                                routers[0].env.now_ns += BRAIN_MS(100);
+                                routers[1].env.now_ns += BRAIN_MS(100);
+                                kvr_ticket_first_token(ticket);
+                                int64_t found_tokens = cached < prompt ? cached : prompt - 1;
+
+                                brain_end(ticket, KVR_END_FINISHED, prompt, told ? found_tokens : -1, -1);
+                        }
+        for (int i = 0; i < 2; i++)
+                kvr_router_free(routers[i].router);
+        return (double)found / later;
+}
+
+static void routers_agree_on_homes_without_talking(void **state)
+{
+        (void)state;
+        double told = shared_fleet_hits(true), silent = shared_fleet_hits(false);
+
+        print_message(
+                "# two routers: %.2f of later turns found the other's work, %.2f where engines are silent\n",
+                told, silent);
+        assert_true(told > 0.8);
+        assert_true(silent < 0.6);
+}
+
 /* An engine whose cache is switched off: trust goes, and the reasons say so. */
 static void engine_without_cache_loses_its_credit(void **state)
 {
@@ -346,6 +414,7 @@ int main(void)
                 cmocka_unit_test_teardown(thrashing_is_not_taken_for_restarts, down),
                 cmocka_unit_test_teardown(size_told_too_small_grows, down),
                 cmocka_unit_test_teardown(silent_restart_is_noticed, down),
+                cmocka_unit_test(routers_agree_on_homes_without_talking),
                 cmocka_unit_test_teardown(engine_without_cache_loses_its_credit, down),
                 cmocka_unit_test_teardown(late_news_of_an_old_life_is_void, down),
                 cmocka_unit_test_teardown(readded_replica_starts_empty, down),

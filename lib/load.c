@@ -5,13 +5,9 @@
 #include "fleet.h"
 #include "ticket.h"
 
-#define MEAN_STEP        (1.0 / 16)
-#define KV_FULL          0.95 /* from here on a waiting request waits for another to end */
-#define STAY_S_MIN       0.25 /* a request's stay while none was seen to end */
-#define SPEED_TOKENS_MIN 16   /* what fewer tokens take is overhead */
-#define SPEED_KEEP       (1 - 1.0 / 64)
-#define SPEED_SETTLED    8 /* samples after which outliers are bounded */
-#define SPEED_OUTLIER    8.0
+#define MEAN_STEP  (1.0 / 16)
+#define KV_FULL    0.95 /* from here on a waiting request waits for another to end */
+#define STAY_S_MIN 0.25 /* a request's stay while none was seen to end */
 
 /* ---- books ---- */
 
@@ -173,24 +169,4 @@ double kvr__load_ramp(const struct kvr__replica *replica, uint64_t now_ns)
         uint64_t age = now_ns > replica->ready_since_ns ? now_ns - replica->ready_since_ns : 0;
 
         return age < KVR__RAMP_NS ? 1 - (double)age / (double)KVR__RAMP_NS : 0;
-}
-
-void kvr__speed_learn(struct kvr__replica *replica, double uncached, double seconds)
-{
-        struct kvr__speed *speed = &replica->speed;
-
-        if (uncached < SPEED_TOKENS_MIN || seconds <= 0)
-                return;
-        if (speed->samples >= SPEED_SETTLED) {
-                double expected = uncached * replica->token_s;
-
-                seconds = seconds > expected * SPEED_OUTLIER   ? expected * SPEED_OUTLIER
-                          : seconds < expected / SPEED_OUTLIER ? expected / SPEED_OUTLIER
-                                                               : seconds;
-        }
-        speed->seconds = speed->seconds * SPEED_KEEP + seconds;
-        speed->tokens = speed->tokens * SPEED_KEEP + uncached;
-        if (speed->samples < UINT32_MAX)
-                speed->samples++;
-        replica->token_s = speed->seconds / speed->tokens;
 }

@@ -9,15 +9,18 @@
 
 #include "kvroute/base.h"
 
+#include "speed.h"
+
 #define KVR__MODELS 512
 
 struct kvr__model {
         uint64_t key; /* 0: free place */
         uint64_t used;
-        double tokens, units; /* sums over settled prompts, halved now and then so that they follow */
-        double answer_yield;  /* share of generated tokens that the next turn found cached: 1 until known
-                                 otherwise */
-        uint32_t seen;        /* requests, from 1; the clock by which notes fade */
+        double tokens, units;    /* sums over settled prompts, halved now and then so that they follow */
+        double answer_yield;     /* share of generated tokens that the next turn found cached: 1 until known
+                                    otherwise */
+        struct kvr__curve curve; /* of first tokens over all replicas */
+        uint32_t seen;           /* requests, from 1; the clock by which notes fade */
 };
 
 struct kvr__models {

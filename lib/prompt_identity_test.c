@@ -570,17 +570,22 @@ static void test_request_forms(void **state)
 /* One byte changed, added or taken away anywhere in the content gives another last key. */
 static void test_one_byte_at_every_place(void **state)
 {
-        static const char content[] =
-                "The quick brown fox; 0123456789, and so on until there is more than one block of text "
-                "to be hashed, because then the place of the change meets every border there is. End.";
+        static const char content[] = "The quick brown fox; 0123456789, and so on until there is more than "
+                                      "one block of text to be hashed, "
+                                      "because then the place of the change meets every border there is. The "
+                                      "rest is there so that the text is "
+                                      "long enough to have a second block behind the first one, and some "
+                                      "bytes of a third: in the middle, at the "
+                                      "end, and in front of it. And one more sentence, which ends in the "
+                                      "next but one block of text. It is over.";
         struct parsed base;
-        char body[600];
+        char body[1000];
 
         (void)state;
         snprintf(body, sizeof(body), "{\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}", content);
         base = parse_keyed(KVR_API_CHAT, body);
         for (size_t i = 0; i <= strlen(content); i++) {
-                char other[400];
+                char other[800];
 
                 for (int how = 0; how < 3; how++) {
                         struct parsed changed;
@@ -601,7 +606,7 @@ static void test_one_byte_at_every_place(void **state)
                         /* What lies before the change is common, and nothing behind it. */
                         for (uint32_t p = 0; p < common_points(&base, &changed); p++)
                                 assert_true(base.points[p].end <= i + sizeof("?\"user\"?") - 1);
-                        if (i > 150)
+                        if (i > 256)
                                 assert_true(common_points(&base, &changed) >= 1);
                         free_parsed(&changed);
                 }

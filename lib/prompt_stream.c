@@ -3,15 +3,13 @@
 
 #include <string.h>
 
-#define GRID_SHIFT 6 /* a step is at most 1/64 of the depth */
-
 /* The grid position behind `pos`. Steps are powers of two and change at powers of two, so the grid is one. */
 static uint32_t grid_behind(uint32_t pos, uint32_t step_min)
 {
         uint32_t step = step_min;
 
-        if (pos >> GRID_SHIFT > step_min)
-                step = 1u << (31 - __builtin_clz(pos >> GRID_SHIFT));
+        if (pos >> KVR__GRID_SHIFT > step_min)
+                step = 1u << (31 - __builtin_clz(pos >> KVR__GRID_SHIFT));
         return (pos & ~(step - 1)) + step;
 }
 

@@ -20,9 +20,11 @@
 #include "lib/prompt_buffer.h"
 #include "lib/prompt_hash.h"
 
-/* A grid over fewer than 2^31 units has at most 64 points per doubling: the rest of the points is for ends.
- */
-#define KVR__GRID_POINTS_MAX 1280
+#define KVR__GRID_SHIFT 6 /* a step of the grid is at most 1/64 of the depth */
+
+/* That is 64 points per doubling, over less than 2^31 units from the first step on; the rest of the points is
+ * for ends. */
+#define KVR__GRID_POINTS_MAX (20 << KVR__GRID_SHIFT)
 #define KVR__END_POINTS_MAX \
         (KVR_POINTS_MAX - KVR__GRID_POINTS_MAX - 1) /* 1: the end of the prompt always has one */
 

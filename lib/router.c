@@ -14,7 +14,6 @@
 #define PREFILL_DEFAULT      8000.0
 #define RATIO_DEFAULT        0.25
 #define BUSY_HINT_DEFAULT_MS 1000
-#define HOME_YIELD_FIRST     0.5 /* high enough for several routers to find to each other */
 
 uint64_t kvr__hash(struct kvr_slice bytes, uint64_t seed)
 {
@@ -78,7 +77,6 @@ static enum kvr_status settings_apply(struct kvr_router *router, const struct kv
         if (!router->policy)
                 return kvr__error_set(err, KVR_E_NOT_FOUND, 0, "policy", "there is no policy named '%.40s'",
                                       policy);
-        router->home_yield = HOME_YIELD_FIRST;
         router->default_token_s = 1 / (speed > 0 ? speed : PREFILL_DEFAULT);
         router->busy_hint_ns =
                 (uint64_t)(s->queue_wait_hint_ms ? s->queue_wait_hint_ms : BUSY_HINT_DEFAULT_MS) * 1000000;
@@ -416,6 +414,9 @@ enum kvr_status kvr_replica_report(struct kvr_router *router, kvr_replica_id id,
 static void info_fill(const struct kvr_router *router, const struct kvr__replica *replica, uint64_t now_ns,
                       struct kvr_replica_info *ret)
 {
+        const struct kvr__model *model = kvr__models_find(&router->models, replica->model);
+        double token_s = model ? kvr__speed_token_s(&model->curve, &replica->speed) : 0;
+
         *ret = (struct kvr_replica_info){
                 .id = replica->id,
                 .state = replica->state,
@@ -427,7 +428,7 @@ static void info_fill(const struct kvr_router *router, const struct kvr__replica
                 .capacity_learned = replica->capacity_learned,
                 .cached_tokens = replica->slots ? kvr__slots_tokens(replica->slots)
                                                 : kvr__lane_tokens(router->index, replica->lane),
-                .prefill_tokens_per_second = replica->token_s > 0 ? 1 / replica->token_s : NAN,
+                .prefill_tokens_per_second = token_s > 0 ? 1 / token_s : NAN,
                 .load = {replica->report.at_ns, NAN, NAN, NAN, NAN},
                 .paused_until_ns = replica->paused_until_ns,
                 .decisions = replica->decisions,

@@ -37,6 +37,7 @@ struct kvr_router {
         struct kvr__tickets tickets;
         uint16_t mark;
         double home_yield; /* see struct kvr__view */
+        double surprises;  /* hits on what was never sent there, faded */
 
         uint64_t lookups, lookups_without_match;
         struct kvr_reason_account accounts[KVR__REASONS];

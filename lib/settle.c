@@ -15,7 +15,11 @@
 #define CAPACITY_MIN        1024.0
 #define SLIP_TOKENS         64.0  /* a prediction may be off by so much, */
 #define SLIP_SHARE          0.125 /* or by this part of it, before it says something about the cache */
-#define HOME_STEP           0.02
+#define SURPRISE_KEEP       0.998 /* forgotten over some hundreds of requests */
+#define SURPRISES_TELL      4
+#define HOME_FIRST          0.5
+#define HOME_UP             0.02
+#define HOME_DOWN           0.005
 #define HOME_TOKENS         256.0 /* an unknown part so long, */
 #define HOME_SHARE          0.125 /* and at least this part of the prompt, says something about homes */
 #define TELLING_TOKENS      128.0 /* shorter predictions say nothing */
@@ -26,6 +30,14 @@
 
 /* ---- first token ---- */
 
+static void speed_learn(struct kvr_ticket *ticket, double uncached)
+{
+        struct kvr__model *model = kvr__models_get(&ticket->router->models, ticket->model);
+
+        kvr__speed_learn(&model->curve, &ticket->replica->speed, uncached, ticket->busy_s);
+        ticket->replica->model = ticket->model;
+}
+
 static void first_token(struct kvr_ticket *ticket, uint64_t now_ns)
 {
         struct kvr__replica *replica = ticket->replica;
@@ -35,7 +47,7 @@ static void first_token(struct kvr_ticket *ticket, uint64_t now_ns)
         /* Where hits are told, the speed is better learned at settlement from what was really computed. */
         if (ticket->prompt_tokens &&
             (!replica->tells_cached || replica->speed.samples < SPEED_SAMPLES_EAGER)) {
-                kvr__speed_learn(replica, ticket->prompt_tokens - ticket->match_tokens, ticket->busy_s);
+                speed_learn(ticket, ticket->prompt_tokens - ticket->match_tokens);
                 ticket->learned = true;
         }
 }
@@ -239,17 +251,33 @@ static bool cache_learn(struct kvr_router *router, struct kvr_ticket *ticket, do
         return false;
 }
 
-/* How much of what was unknown of a prompt did its home have? */
+/*
+ * Of prompts that are mostly unknown here, how much did the replica have? Finding more than this router ever
+ * sent there is a surprise. A lone router has none; after a few of them others must be sending to this fleet
+ * too, and then it is worth meeting them at the prompts' homes. What homes are worth is learned from what
+ * they have: quickly up and slowly down, for at a cold start nothing is found anywhere, and homes that are
+ * given up find nothing more.
+ */
 static void home_learn(struct kvr_router *router, const struct kvr_ticket *ticket,
                        const struct result *result, double predicted)
 {
         double rest = result->prompt - predicted, gain = result->cached - predicted;
 
-        if (!ticket->at_home || rest < fmax(HOME_TOKENS, HOME_SHARE * result->prompt))
+        if (rest < fmax(HOME_TOKENS, HOME_SHARE * result->prompt) || !ticket->units)
                 return;
-        if (gain < fmax(SLIP_TOKENS, 2.0 * ticket->replica->block_tokens))
+        if (gain < fmax(SLIP_TOKENS, ticket->replica->block_tokens) ||
+            surplus_was_ours(router, ticket, result->cached / result->prompt * ticket->units))
                 gain = 0;
-        router->home_yield += (fmin(1, gain / rest) - router->home_yield) * HOME_STEP;
+        gain = fmin(1, gain / rest);
+        if (rest > result->prompt / 2)
+                router->surprises = router->surprises * SURPRISE_KEEP + (gain > 0);
+        if (router->surprises >= SURPRISES_TELL && router->home_yield < HOME_FIRST) {
+                router->home_yield = HOME_FIRST;
+                router->surprises = 0;
+        }
+        if (ticket->at_home)
+                router->home_yield +=
+                        (gain - router->home_yield) * (gain > router->home_yield ? HOME_UP : HOME_DOWN);
 }
 
 /* Compares what was found with what was predicted, and corrects what the prediction came from. */
@@ -305,7 +333,7 @@ static void speed_settle(struct kvr_ticket *ticket, const struct result *result)
         double cached = result->cached >= 0 ? result->cached : ticket->match_tokens;
 
         if (ticket->first_token && !ticket->learned && result->prompt > 0)
-                kvr__speed_learn(ticket->replica, result->prompt - cached, ticket->busy_s);
+                speed_learn(ticket, result->prompt - cached);
 }
 
 static void account(struct kvr_router *router, const struct kvr_ticket *ticket, const struct result *result)

@@ -222,21 +222,55 @@ static void wait_is_tokens_less_what_must_be_done(void **state)
 
 static void speed_is_a_mean_of_large_samples(void **state)
 {
-        struct kvr__replica *replica = kvr__replica_new("r");
+        struct kvr__curve curve = {0};
+        struct kvr__speed speed = {0};
 
         (void)state;
-        kvr__speed_learn(replica, 10, 100);
-        kvr__speed_learn(replica, 100, 0);
-        assert_near(replica->token_s, 0, 0);
-        kvr__speed_learn(replica, 1000, 0.5);
-        assert_near(replica->token_s, 0.0005, 1e-12);
-        for (int i = 0; i < 1000; i++)
-                kvr__speed_learn(replica, 1000, 0.1);
-        assert_near(replica->token_s, 0.0001, 1e-9);
+        kvr__speed_learn(&curve, &speed, 10, 100);
+        kvr__speed_learn(&curve, &speed, 100, 0);
+        assert_near(kvr__speed_token_s(&curve, &speed), 0, 0);
+        kvr__speed_learn(&curve, &speed, 1000, 0.5);
+        assert_near(kvr__speed_token_s(&curve, &speed), 0.0005, 1e-12);
+        for (int i = 0; i < 5000; i++)
+                kvr__speed_learn(&curve, &speed, 1000, 0.1);
+        assert_near(kvr__speed_token_s(&curve, &speed), 0.0001, 1e-8);
         /* An outlier counts as at most eight times the usual. */
-        kvr__speed_learn(replica, 1000, 1000);
-        assert_near(replica->token_s, 0.0001 * (63.0 / 64 * 64 + 8) / 64, 0.0001 / 64);
-        kvr__replica_free(replica);
+        kvr__speed_learn(&curve, &speed, 1000, 1000);
+        assert_near(kvr__speed_token_s(&curve, &speed), 0.0001 * (63 + 8) / 64, 0.000002);
+}
+
+/* Equal replicas, one with long prompts and one with short ones, and one that is half as fast. */
+static void overhead_is_no_slowness(void **state)
+{
+        struct kvr__curve curve = {0};
+        struct kvr__speed speeds[3] = {{0}};
+
+        (void)state;
+        for (uint64_t i = 0; i < 2000; i++) {
+                double chance = (double)(brain_mix(i) % 1000) / 1000;
+                double sizes[3] = {4000 + 4000 * chance, 100 + 400 * chance, 1000 + 3000 * chance};
+
+                for (int r = 0; r < 3; r++)
+                        kvr__speed_learn(&curve, &speeds[r], sizes[r],
+                                         (0.05 + sizes[r] * 0.0001) * (r == 2 ? 2 : 1));
+        }
+        double token_s[3];
+
+        for (int r = 0; r < 3; r++)
+                token_s[r] = kvr__speed_token_s(&curve, &speeds[r]);
+        assert_near(token_s[1] / token_s[0], 1, 0.25);
+        assert_near(token_s[2] / token_s[0], 2, 0.35);
+        assert_near(token_s[0], 0.0001, 0.000025);
+        /* A constant time is all overhead: next to nothing per token, but the same for both. */
+        struct kvr__curve flat = {0};
+        struct kvr__speed a = {0}, b = {0};
+
+        for (int i = 0; i < 100; i++) {
+                kvr__speed_learn(&flat, &a, 5000 + i, 0.1);
+                kvr__speed_learn(&flat, &b, 100 + i, 0.1);
+        }
+        assert_near(kvr__speed_token_s(&flat, &b) / kvr__speed_token_s(&flat, &a), 1, 0.2);
+        assert_true(kvr__speed_token_s(&flat, &a) < 0.00001);
 }
 
 static void ramp_begins_when_ready(void **state)
@@ -291,6 +325,7 @@ int main(void)
                 cmocka_unit_test(tickets_come_back),
                 cmocka_unit_test(wait_is_tokens_less_what_must_be_done),
                 cmocka_unit_test(speed_is_a_mean_of_large_samples),
+                cmocka_unit_test(overhead_is_no_slowness),
                 cmocka_unit_test(ramp_begins_when_ready),
                 cmocka_unit_test(recent_work_fades),
         };

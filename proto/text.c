@@ -40,6 +40,12 @@ void text_add(struct text *text, const char *data, size_t len)
 
         if (len == 0)
                 return;
+        /* Nearly always there is room: heads are put together from some eighty small pieces. */
+        if (text->cap - text->len >= len && !text->failed && !text->limit) {
+                memcpy(text->data + text->len, data, len);
+                text->len += len;
+                return;
+        }
         room = text_room(text, len);
         if (!room)
                 return;
@@ -66,6 +72,18 @@ void text_addu(struct text *text, uint64_t number)
                 digits[--at] = (char)('0' + number % 10);
         while (number /= 10);
         text_add(text, digits + at, sizeof digits - at);
+}
+
+size_t text_hex(char ret[16], uint64_t number, size_t width)
+{
+        static const char digits[] = "0123456789abcdef";
+        size_t len = width;
+
+        while (len < 16 && number >> (4 * len))
+                len++;
+        for (size_t i = len; i-- > 0; number >>= 4)
+                ret[i] = digits[number & 15];
+        return len;
 }
 
 void text_addf(struct text *text, const char *format, ...)

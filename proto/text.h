@@ -28,6 +28,8 @@ void text_add(struct text *text, const char *data, size_t len);
 void text_adds(struct text *text, const char *string);
 void text_add_slice(struct text *text, struct kvr_slice slice);
 void text_addu(struct text *text, uint64_t number);
+/* Lower-case hexadecimal digits, padded with zeros to `width` (1 to 16); returns how many. Not terminated. */
+size_t text_hex(char ret[16], uint64_t number, size_t width);
 void text_addf(struct text *text, const char *format, ...) KVR_PRINTF(2, 3);
 /* As the inside of a JSON string: quotes, backslashes and control bytes escaped, invalid UTF-8 replaced. */
 void text_add_json(struct text *text, struct kvr_slice bytes);

@@ -175,6 +175,14 @@ static void observe(struct worker *worker, enum metric_id id, const struct kvr_s
         metrics_observe(metrics, worker->number, metrics_series(metrics, worker->number, id, labels), seconds);
 }
 
+static struct kvr_slice status_label(unsigned status, char code[3])
+{
+        code[0] = (char)('0' + status / 100 % 10);
+        code[1] = (char)('0' + status / 10 % 10);
+        code[2] = (char)('0' + status % 10);
+        return status ? (struct kvr_slice){code, 3} : slice_of("0");
+}
+
 static void count_tokens(struct exchange *exchange, const struct kvr_slice labels[2], const struct usage *usage,
                          const struct kvr_settlement *settlement)
 {
@@ -197,16 +205,14 @@ static void count_exchange(struct exchange *exchange, enum kvr_end end, const st
         struct worker *worker = exchange->worker;
         /* A name nobody serves is the client's invention: it must not become a label. */
         bool known = settlement != NULL || exchange->replica;
-        char code[8];
+        char code[3];
         struct kvr_slice labels[4] = {
                 known ? slice_of(exchange->real_model) : slice_of(""),
                 exchange->workload[0] ? slice_of(exchange->workload) : slice_of("default"),
                 exchange->replica ? slice_of(exchange->replica->spec.name) : slice_of(""),
-                {code, 0},
+                status_label(end == KVR_END_CLIENT && exchange->status == 0 ? 499 : exchange->status, code),
         };
 
-        snprintf(code, sizeof code, "%u", exchange->status);
-        labels[3] = slice_of(end == KVR_END_CLIENT && exchange->status == 0 ? "499" : code);
         count(worker, METRIC_REQUESTS, labels, 1);
         observe(worker, METRIC_REQUEST_DURATION, labels, (double)(now_ns - exchange->start_ns) / 1e9);
         if (exchange->first_token_ns)

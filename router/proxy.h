@@ -263,6 +263,7 @@ struct worker {
         unsigned leaves_seen;
         struct exchange *free_exchanges;
         unsigned free_exchange_count;
+        size_t kept_body_bytes; /* of large bodies' buffers in free_exchanges */
 };
 
 /* ---- worker.c ---- */

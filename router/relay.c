@@ -66,9 +66,10 @@ bool relay_write(struct exchange *exchange, struct kvr_slice data, bool last)
         }
         if (data.len) {
                 if (chunked) {
-                        int len = snprintf(size_line, sizeof size_line, "%zx\r\n", data.len);
+                        size_t len = text_hex(size_line, data.len, 1);
 
-                        bufs[count++] = uv_buf_init(size_line, (unsigned)len);
+                        memcpy(size_line + len, crlf, 2);
+                        bufs[count++] = uv_buf_init(size_line, (unsigned)len + 2);
                 }
                 bufs[count++] = uv_buf_init((char *)(uintptr_t)data.data, (unsigned)data.len);
                 if (chunked)
@@ -208,10 +209,13 @@ static void render_head(struct exchange *exchange, const struct http1_head *head
         }
         if (retry_s)
                 text_addf(out, "Retry-After: %llu\r\n", (unsigned long long)retry_s);
-        if (exchange->framing == FRAME_CHUNKED)
+        if (exchange->framing == FRAME_CHUNKED) {
                 text_adds(out, "Transfer-Encoding: chunked\r\n");
-        else if (head->content_length >= 0)
-                text_addf(out, "Content-Length: %lld\r\n", (long long)head->content_length);
+        } else if (head->content_length >= 0) {
+                text_adds(out, "Content-Length: ");
+                text_addu(out, (uint64_t)head->content_length);
+                text_add(out, "\r\n", 2);
+        }
         if (exchange->sse && !http1_find(head, "x-accel-buffering"))
                 text_adds(out, "X-Accel-Buffering: no\r\n"); /* for proxies in front of us */
         if (!exchange->keep_alive)

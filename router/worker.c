@@ -7,6 +7,7 @@
 
 #define FREE_EXCHANGES_MAX  64           /* kept for reuse per worker */
 #define KEEP_BUFFER_BYTES   (256 * 1024) /* larger buffers are given back with their exchange */
+#define KEEP_BODIES_BYTES   ((size_t)16 * 1024 * 1024) /* but bodies: fresh memory costs a page fault every 4 KB */
 #define LINGER_MS           2000         /* for the last bytes of a connection that is to be closed */
 #define STOP_LOOK_MS        50
 
@@ -101,6 +102,8 @@ struct exchange *exchange_new(struct worker *worker)
         if (exchange) {
                 worker->free_exchanges = exchange->next_free;
                 worker->free_exchange_count--;
+                if (exchange->body.cap > KEEP_BUFFER_BYTES)
+                        worker->kept_body_bytes -= exchange->body.cap;
         } else {
                 exchange = calloc(1, sizeof *exchange);
                 if (!exchange)
@@ -110,10 +113,14 @@ struct exchange *exchange_new(struct worker *worker)
         return exchange;
 }
 
-static void buffer_reset(struct text *text)
+static void buffer_reset(struct worker *worker, struct exchange *exchange, struct text *text)
 {
-        if (text->cap > KEEP_BUFFER_BYTES)
-                text_free(text);
+        if (text->cap > KEEP_BUFFER_BYTES) {
+                if (text == &exchange->body && text->cap <= KEEP_BODIES_BYTES - worker->kept_body_bytes)
+                        worker->kept_body_bytes += text->cap;
+                else
+                        text_free(text);
+        }
         text_clear(text);
 }
 
@@ -153,7 +160,7 @@ void exchange_free(struct exchange *exchange)
         }
         exchange_buffers(exchange, buffers);
         for (size_t i = 0; i < EXCHANGE_BUFFERS; i++) {
-                buffer_reset(buffers[i]);
+                buffer_reset(worker, exchange, buffers[i]);
                 kept[i] = *buffers[i];
         }
         memset(exchange, 0, offsetof(struct exchange, scanner));

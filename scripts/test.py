@@ -218,7 +218,7 @@ def stage_clang(stage, _args):
 def stage_e2e(stage, _args):
     """end-to-end tests of the program"""
     folder = stage.build("release")
-    stage.pytest(os.path.join(folder, "kvroute"), timeout=420)
+    stage.pytest(os.path.join(folder, "kvroute"), timeout=700)
 
 
 def stage_asan(stage, _args):

@@ -50,7 +50,7 @@ static const struct sim_option options[] = {
         SIM_OPTION_GROUP("Workload"),
         O(rate, "rate", SIM_OPT_NUMBER, 0.001, 1000000, "PER-SECOND", "40",
           "requests per second, Poisson sessions"),
-        O(requests, "requests", SIM_OPT_COUNT, 1, 100000000, "N", "2800", "per policy"),
+        O(requests, "requests", SIM_OPT_COUNT, 1, 100000000, "N", "2400", "per policy"),
         O(groups, "groups", SIM_OPT_COUNT, 1, 10000000, "N", "40",
           "applications, each with its own system prompt"),
         O(zipf, "zipf", SIM_OPT_NUMBER, 0, 10, "S", "1.5", "application n has a share of 1/n^S"),

@@ -583,7 +583,8 @@ static void metrics_have_vllms_names(void **state)
         assert_true(metric(page, "vllm:num_requests_running" LABELS) == 0);
         assert_true(metric(page, "vllm:num_requests_waiting" LABELS) == 0);
         assert_true(metric(page, "vllm:kv_cache_usage_perc" LABELS) == 0);
-        assert_true(metric(page, "vllm:prompt_tokens_total" LABELS) == 2 * ((strlen(LONG_TEXT) + 3) / 4 + 4));
+        assert_true(metric(page, "vllm:prompt_tokens_total" LABELS) ==
+                    (double)(2 * ((strlen(LONG_TEXT) + 3) / 4 + 4)));
         assert_true(metric(page, "vllm:prefix_cache_hits_total" LABELS) == 32);
         assert_true(metric(page, "vllm:generation_tokens_total" LABELS) == 8);
         assert_true(metric(page, "vllm:time_to_first_token_seconds_count" LABELS) == 2);

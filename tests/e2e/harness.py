@@ -98,7 +98,7 @@ def kvroute(*args, timeout=20, env=None, stdin=None):
 class Router:
     """kvroute serve. Options are given as on the command line; fast polling is the tests' default."""
 
-    def __init__(self, *args, replicas=(), env=None, files=None, defaults=True, wait=True, admin=True):
+    def __init__(self, *args, replicas=(), env=None, files=None, defaults=True, wait=True, admin=True, out=None):
         command = [BINARY, "serve"]
         given = " ".join(map(str, args))
         if defaults:
@@ -124,11 +124,12 @@ class Router:
         def limits():
             if files:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE, env={**os.environ, **(env or {})},
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.PIPE if out is None else out, stderr=subprocess.PIPE,
+                                        env={**os.environ, **(env or {})},
                                         preexec_fn=limits if files else None)
-        self._threads = [threading.Thread(target=self._read, args=(self.process.stderr, self.lines), daemon=True),
-                         threading.Thread(target=self._read, args=(self.process.stdout, self.out), daemon=True)]
+        self._threads = [threading.Thread(target=self._read, args=(stream, lines), daemon=True)
+                         for stream, lines in ((self.process.stderr, self.lines), (self.process.stdout, self.out)) if stream]
         for thread in self._threads:
             thread.start()
         self.address = self.admin = None

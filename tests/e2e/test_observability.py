@@ -231,6 +231,9 @@ def test_trace_headers_pass_untouched_and_none_is_made(fleet):
     assert engine.last().all("traceparent") == [TRACE] and engine.last().header("tracestate") == "a=1,b=2"
     router.chat(headers=[("x-request-id", "not-a-trace")])
     assert engine.last().all("traceparent") == []
+    for broken in ("nonsense", TRACE[:-1], TRACE.upper(), TRACE.replace("0af7651916cd43dd8448eb211c80319c", "0" * 32)):
+        assert router.chat(headers=[("traceparent", broken)]).status == 200
+        assert engine.last().all("traceparent") == [], "a broken one helps nobody"
 
 
 # ---- access log -------------------------------------------------------------------------------------------------------------

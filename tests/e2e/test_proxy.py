@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The proxy's craft: bodies, headers, connections, time-outs, and not getting in its own way."""
 import json
+import shutil
 import statistics
+import subprocess
 import threading
 import time
 
@@ -37,6 +39,19 @@ def test_compressed_bodies_are_routed_by_their_text(fleet, size):
         assert seen.json == json.loads(plain), how
         assert int(seen.header("content-length") or 0) == len(seen.body) or seen.chunked
     assert sum(e.count() for e in engines) == 5
+
+
+@pytest.mark.skipif(not shutil.which("zstd"), reason="no zstd program to compress with")
+@pytest.mark.parametrize("level", ["-1", "-19", "--long=23"])
+def test_zstd_of_all_levels(fleet, level):
+    """[42] Really compressed, by the reference program; windows up to the 8 MiB that HTTP allows (RFC 9659)."""
+    router, (engine,) = fleet.start(1, "--forward-decoded", "on")
+    plain = chat_body(text(400_000, "for-zstd"))
+    data = subprocess.run(["zstd", "-q", "-c", level], input=plain, stdout=subprocess.PIPE, check=True).stdout
+    assert len(data) < len(plain) / 2
+    assert router.post("/v1/chat/completions", data, [("Content-Encoding", "zstd")]).status == 200
+    assert engine.last().body == plain
+    assert router.post("/v1/chat/completions", plain).match > 50000
 
 
 @pytest.mark.parametrize("how", ["gzip", "deflate", "zstd"])

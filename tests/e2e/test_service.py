@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """kvroute as a service among others: the service manager, addresses, log formats, signals."""
 import json
+import os
 import signal
 import socket
 
@@ -73,8 +74,10 @@ def test_signals_end_it_in_order(fleet, number):
 
 def test_a_broken_standard_output_does_not_kill_it(fleet):
     """The reader of the access log goes away: SIGPIPE is not the end."""
-    router, _ = fleet.start(1, "--access-log", "-")
-    router.process.stdout.close()
+    reader, writer = os.pipe()
+    router, _ = fleet.start(1, "--access-log", "-", out=writer)
+    os.close(writer)
+    os.close(reader)
     for _ in range(5):
         assert router.chat().status == 200
 
