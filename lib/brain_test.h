@@ -69,12 +69,12 @@ static inline void brain_point(struct brain_prompt *p, uint64_t end)
         p->points[p->count++] = (struct kvr_point){.key = p->key | !p->key, .end = (uint32_t)end};
 }
 
-/* The grid position behind `pos`: steps are powers of two, at most 1/64 of the depth or the least one. */
+/* The grid position behind `pos`: steps are powers of two, at most 1/32 of the depth or the least one. */
 static inline uint64_t brain_grid(uint64_t pos)
 {
         uint64_t step = KVR_GRID_MIN_BYTES;
 
-        while (step * 2 <= pos / 64)
+        while (step * 2 <= pos / 32)
                 step *= 2;
         return (pos / step + 1) * step;
 }

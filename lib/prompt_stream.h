@@ -20,7 +20,7 @@
 #include "lib/prompt_buffer.h"
 #include "lib/prompt_hash.h"
 
-#define KVR__GRID_SHIFT 6 /* a step of the grid is at most 1/64 of the depth */
+#define KVR__GRID_SHIFT 5
 
 /* That is 64 points per doubling, over less than 2^31 units from the first step on; the rest of the points is
  * for ends. */

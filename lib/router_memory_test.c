@@ -139,8 +139,8 @@ static void a_warm_router_asks_for_nothing(void **state)
         assert_int_equal(kvr_router_new(&settings, &e, &router, NULL), KVR_OK);
         assert_int_equal(replica_up(router, "a", KVR_CACHE_BLOCKS), KVR_OK);
         assert_int_equal(replica_up(router, "b", KVR_CACHE_SLOTS), KVR_OK);
-        /* Until every buffer has met the largest prompt. */
-        traffic(router, 10000);
+        /* Until the index is full and every buffer has met the largest prompt. */
+        traffic(router, 40000);
         calls = 0;
         traffic(router, 2000);
         assert_int_equal(calls, 0);

@@ -262,15 +262,16 @@ static void home_learn(struct kvr_router *router, const struct kvr_ticket *ticke
                        const struct result *result, double predicted)
 {
         double rest = result->prompt - predicted, gain = result->cached - predicted;
+        double slip = fmax(SLIP_TOKENS, ticket->replica->block_tokens);
 
         if (rest < fmax(HOME_TOKENS, HOME_SHARE * result->prompt) || !ticket->units)
                 return;
-        if (gain < fmax(SLIP_TOKENS, ticket->replica->block_tokens) ||
-            surplus_was_ours(router, ticket, result->cached / result->prompt * ticket->units))
+        bool surprise = gain >= 2 * slip && rest > result->prompt / 2;
+
+        if (gain < slip || surplus_was_ours(router, ticket, result->cached / result->prompt * ticket->units))
                 gain = 0;
         gain = fmin(1, gain / rest);
-        if (rest > result->prompt / 2)
-                router->surprises = router->surprises * SURPRISE_KEEP + (gain > 0);
+        router->surprises = router->surprises * SURPRISE_KEEP + (surprise && gain > 0);
         if (router->surprises >= SURPRISES_TELL && router->home_yield < HOME_FIRST) {
                 router->home_yield = HOME_FIRST;
                 router->surprises = 0;

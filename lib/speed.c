@@ -33,10 +33,12 @@ static double slowness(const struct kvr__curve *curve, const struct kvr__speed *
                        const struct line *line)
 {
         double expected = line->overhead_s * speed->n + line->token_s * speed->e;
+        /* Short prompts show little of it, so the overhead once more is the measure of doubt. */
+        double doubt = line->overhead_s * speed->n;
         /* The first few samples of a replica are eked out with the line itself. */
         double eke = speed->samples < SETTLED ? (SETTLED - speed->samples) * 0.5 * curve->t / curve->n : 0;
 
-        return (speed->t + eke) / (expected + eke);
+        return (speed->t + doubt + eke) / (expected + doubt + eke);
 }
 
 double kvr__speed_token_s(const struct kvr__curve *curve, const struct kvr__speed *speed)

@@ -148,7 +148,7 @@ double sim_workload_turn_s(const struct sim_workload *w, uint32_t session, uint3
         double at = w->sessions[session].start_s;
 
         for (uint32_t i = 0; i < turn && w->options.rate > 0; i++)
-                at += sim_rng_exp(&rng, w->options.turn_gap_s);
+                at += 2 * sim_rng_unit(&rng) * w->options.turn_gap_s;
         return at;
 }
 

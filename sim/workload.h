@@ -33,7 +33,8 @@ struct sim_workload_options {
         uint32_t output_tokens;   /* asked for; 0 with a trace: what the row says */
         double spread;            /* 0..1: lengths of questions and answers lie in length * (1 +- spread) */
         uint32_t turns;
-        double turn_gap_s; /* mean time from the beginning of one turn to the next, exponential */
+        double turn_gap_s; /* mean time from the beginning of one turn to the next; drawn from 0 to twice that
+                            */
         uint64_t seed;
         const struct sim_trace *trace; /* kept */
         double speed;                  /* the trace's clock runs this much faster */

@@ -8,7 +8,7 @@
  * in the same namespace under the same seed.
  *
  * Where the points lie depends on the bytes before them alone, so two prompts that share a prefix share its points:
- *   - on a grid over the stream whose step grows with the depth (1/64 of it, at least 128 bytes; 32 token ids), so that
+ *   - on a grid over the stream whose step grows with the depth (1/32 of it, at least 256 bytes; 32 token ids), so that
  *     resolution stays about constant and a prompt of any legal size has at most KVR_POINTS_MAX points;
  *   - at the end of the tools, of each message, and of the prompt.
  *
@@ -31,7 +31,7 @@ extern "C" {
 #define KVR_POINTS_MAX 4096      /* points of one prompt; message ends beyond it are left out, grid points come first */
 #define KVR_JSON_DEPTH_MAX 512   /* nesting of a request body */
 #define KVR_BODY_MAX ((1u << 29) - 1) /* bytes of a request body */
-#define KVR_GRID_MIN_BYTES 128   /* first step of the grid over text */
+#define KVR_GRID_MIN_BYTES 256   /* first step of the grid over text */
 #define KVR_GRID_MIN_TOKENS 32   /* first step of the grid over token ids */
 #define KVR_MEDIA_BYTES 4096     /* units that an image, audio or file counts besides its hash: about 1,000 tokens */
 #define KVR_MEDIA_COUNTED_MAX 256 /* media of one prompt beyond this count only their hash */
