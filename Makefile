@@ -7,7 +7,7 @@ PREFIX = /usr/local
 DESTDIR =
 FUZZ_SECONDS = 60
 
-.PHONY: all build setup demo test quick e2e lint format docs asan tsan fuzz bench install clean help
+.PHONY: all build setup demo test quick e2e real lint format docs asan tsan fuzz bench install clean help
 
 all: build
 
@@ -27,6 +27,10 @@ test:
 
 quick: setup
 	@scripts/test.py unit arch
+
+real:
+	@scripts/setup.sh build test
+	@scripts/test.py real
 
 e2e:
 	@scripts/setup.sh build test
@@ -73,6 +77,7 @@ help:
 	@echo 'make test      everything below; ends with a line "N passed, N failed"'
 	@echo 'make quick     unit and architecture tests only'
 	@echo 'make e2e       end-to-end tests of build/kvroute'
+	@echo 'make real      real llama.cpp servers and the official clients'
 	@echo 'make lint      formatting, refused functions, cppcheck, clang-tidy'
 	@echo 'make format    lay out the C files'
 	@echo 'make docs      write docs/options.md and docs/metrics.md anew from the tables in router/'

@@ -139,17 +139,18 @@ class Stage:
         if status != 0 and len(self.failures) == before:
             self.failures.append("meson test: exit status %d" % status)
 
-    def pytest(self, kvroute, env=None, timeout=600, select=None):
-        folder = os.path.join(ROOT, "tests", "e2e")
-        if not glob.glob(os.path.join(folder, "test_*.py")):
-            raise Failed("no end-to-end tests in tests/e2e")
+    def pytest(self, kvroute, env=None, timeout=600, select=None, folders=("e2e",)):
+        folders = [os.path.join(ROOT, "tests", folder) for folder in folders]
+        for folder in folders:
+            if not glob.glob(os.path.join(folder, "test_*.py")):
+                raise Failed("no tests in %s" % folder)
         if not os.path.exists(kvroute):
             raise Failed("no program %s" % kvroute)
         report = self.log_path[:-4] + ".xml"
         if os.path.exists(report):
             os.remove(report)
         command = [python_with_pytest(), "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider",
-                   "--junitxml=" + report, folder]
+                   "--junitxml=" + report] + folders
         if select:
             command += ["-m", select]
         env = dict(env or {}, KVROUTE_BIN=kvroute, PYTHONDONTWRITEBYTECODE="1")
@@ -231,6 +232,12 @@ def stage_e2e(stage, _args):
     stage.pytest(os.path.join(folder, "kvroute"), timeout=700)
 
 
+def stage_real(stage, _args):
+    """real llama.cpp servers and the official clients; what cannot be installed here is skipped, with the reason"""
+    folder = stage.build("release")
+    stage.pytest(os.path.join(folder, "kvroute"), timeout=900, folders=("real", "clients"))
+
+
 def stage_asan(stage, _args):
     """unit and end-to-end tests under the address and undefined-behaviour sanitizers"""
     folder = stage.build("asan")
@@ -273,6 +280,7 @@ STAGES = {
     "unit": stage_unit,
     "arch": stage_arch,
     "e2e": stage_e2e,
+    "real": stage_real,
     "install": stage_install,
     "clang": stage_clang,
     "lint": stage_lint,
