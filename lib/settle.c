@@ -97,9 +97,11 @@ static void slots_advance(struct kvr__replica *replica)
 {
         while (replica->deferred_head) {
                 struct kvr_ticket *ticket = replica->deferred_head;
-                struct kvr__slots_ask ask = {ticket->points, ticket->point_count,
-                                             ticket->units ? (double)ticket->prompt_tokens / ticket->units
-                                                           : 0};
+                /* Of one that was sent before all was forgotten nothing is believed, but it does take a slot.
+                 */
+                bool current = ticket->epoch == replica->epoch && ticket->units;
+                struct kvr__slots_ask ask = {ticket->points, current ? ticket->point_count : 0,
+                                             current ? (double)ticket->prompt_tokens / ticket->units : 0};
 
                 ticket->slot = kvr__slots_start(replica->slots, &ask);
                 if (ticket->slot == KVR__NO_SLOT)

@@ -511,6 +511,25 @@ static void requests_wait_for_a_slot_in_order(void **state)
         assert_books_empty();
 }
 
+static void what_waited_through_a_loss_is_not_believed(void **state)
+{
+        struct kvr_ticket *tickets[2];
+
+        (void)state;
+        up(1, (struct kvr_replica_spec){.cache = KVR_CACHE_SLOTS, .slots = 1});
+        for (uint64_t i = 0; i < 2; i++) {
+                struct kvr_request request = text(i, 4000);
+
+                tickets[i] = brain_send(&fleet, &request, NULL);
+        }
+        kvr_replica_forget(fleet.router, fleet.ids[0]);
+        brain_end(tickets[0], KVR_END_FINISHED, 1000, 0, 0);
+        brain_end(tickets[1], KVR_END_FINISHED, 1000, 0, 0);
+        assert_int_equal(predict(0, 4000), 0);
+        assert_int_equal(predict(1, 4000), 0);
+        assert_books_empty();
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -527,6 +546,7 @@ int main(void)
                 cmocka_unit_test_teardown(accounts_tell_why_hits_are_missing, down),
                 cmocka_unit_test_teardown(llama_fleet_is_predicted_by_slots, down),
                 cmocka_unit_test_teardown(requests_wait_for_a_slot_in_order, down),
+                cmocka_unit_test_teardown(what_waited_through_a_loss_is_not_believed, down),
         };
 
         cmocka_set_message_output(CM_OUTPUT_TAP);

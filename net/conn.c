@@ -9,8 +9,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define FREE_CONNS_MAX 256  /* closed connections kept for reuse per loop */
-#define LISTEN_BACKLOG 4096 /* the kernel cuts it to somaxconn */
+#define FREE_CONNS_MAX    256  /* closed connections kept for reuse per loop */
+#define LISTEN_BACKLOG    4096 /* the kernel cuts it to somaxconn */
 #define KEEPALIVE_SECONDS 60
 
 static void on_async(uv_async_t *async)
@@ -132,7 +132,8 @@ static void on_connected(uv_connect_t *req, int status)
         conn->ops->on_connect(conn, status);
 }
 
-struct net_conn *net_connect(struct net_loop *loop, const struct sockaddr *addr, const struct net_ops *ops, void *owner)
+struct net_conn *net_connect(struct net_loop *loop, const struct sockaddr *addr, const struct net_ops *ops,
+                             void *owner)
 {
         struct net_conn *conn = conn_new(loop);
 
@@ -203,8 +204,9 @@ void net_read_start(struct net_conn *conn)
 }
 
 /*
- * A request stops and starts reading on its way; each real stop costs two system calls when reading starts again. So the
- * descriptor stays with epoll, and only input that comes meanwhile makes the stop real (on_read).
+ * A request stops and starts reading on its way; each real stop costs two system calls when reading starts
+ * again. So the descriptor stays with epoll, and only input that comes meanwhile makes the stop real
+ * (on_read).
  */
 void net_read_stop(struct net_conn *conn)
 {
@@ -395,7 +397,8 @@ static void on_connection(uv_stream_t *stream, int status)
 static int reuseport_socket(const struct sockaddr_storage *addr, int *ret_fd)
 {
         int one = 1, fd = socket(addr->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-        socklen_t len = addr->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+        socklen_t len =
+                addr->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
 
         if (fd < 0)
                 return uv_translate_sys_error(errno);

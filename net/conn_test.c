@@ -200,7 +200,8 @@ static bool server_ended(struct pair *pair)
         return pair->server.ends > 0;
 }
 
-/* Reading that is stopped and started again: what came meanwhile, bytes and the end, is there in full, and only then. */
+/* Reading that is stopped and started again: what came meanwhile, bytes and the end, is there in full, and
+ * only then. */
 static void stopping_takes_nothing_from_the_socket(void **state)
 {
         struct pair *pair = *state;

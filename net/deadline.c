@@ -18,7 +18,8 @@ void net_deadlines_close(struct net_deadlines *deadlines)
         uv_close((uv_handle_t *)&deadlines->timer, NULL);
 }
 
-uint8_t net_deadlines_kind(struct net_deadlines *deadlines, uint64_t length_ms, void (*on_expired)(struct net_deadline *))
+uint8_t net_deadlines_kind(struct net_deadlines *deadlines, uint64_t length_ms,
+                           void (*on_expired)(struct net_deadline *))
 {
         uint8_t kind = (uint8_t)deadlines->kind_count++;
         struct net_deadline *list = &deadlines->kinds[kind].list;

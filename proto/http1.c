@@ -76,7 +76,8 @@ static int on_headers_complete(llhttp_t *llhttp)
         head->chunked = (llhttp->flags & F_CHUNKED) != 0;
         head->content_length = -1;
         if (llhttp->flags & F_CONTENT_LENGTH)
-                head->content_length = llhttp->content_length > INT64_MAX ? INT64_MAX : (int64_t)llhttp->content_length;
+                head->content_length =
+                        llhttp->content_length > INT64_MAX ? INT64_MAX : (int64_t)llhttp->content_length;
         head->no_body = llhttp->type == HTTP_RESPONSE && (parser->head_request || head->status / 100 == 1 ||
                                                           head->status == 204 || head->status == 304);
         return parser->head_request ? 1 : 0;
@@ -224,7 +225,8 @@ static size_t head_length(const char *buf, size_t len)
         return 0;
 }
 
-/* A bare LF as line end never completes a head by the rule above; without this it would only fail by time-out. */
+/* A bare LF as line end never completes a head by the rule above; without this it would only fail by
+ * time-out. */
 static bool has_bare_lf(const char *buf, size_t len)
 {
         for (const char *at = buf, *end = buf + len; (at = memchr(at, '\n', (size_t)(end - at))); at++) {
@@ -234,12 +236,14 @@ static bool has_bare_lf(const char *buf, size_t len)
         return false;
 }
 
-/* A server of another protocol says something short and then waits: its first bytes tell, no head ever will. */
+/* A server of another protocol says something short and then waits: its first bytes tell, no head ever will.
+ */
 static bool may_be_response(const char *buf, size_t len)
 {
         static const char start[] = "HTTP/";
 
-        return len == 0 || *buf == '\r' || memcmp(buf, start, len < sizeof start - 1 ? len : sizeof start - 1) == 0;
+        return len == 0 || *buf == '\r' ||
+               memcmp(buf, start, len < sizeof start - 1 ? len : sizeof start - 1) == 0;
 }
 
 static enum http1_result bad(struct http1_parser *parser, enum http1_result result, const char *why)
@@ -267,7 +271,8 @@ static void summarize(struct http1_head *head, struct summary *ret)
                         ret->hosts += http1_is(name, "host");
                         break;
                 case 6:
-                        ret->expect_continue |= http1_is(name, "expect") && list_has(value, "100-continue", 12);
+                        ret->expect_continue |=
+                                http1_is(name, "expect") && list_has(value, "100-continue", 12);
                         break;
                 case 7:
                         ret->has_upgrade |= http1_is(name, "upgrade");
@@ -310,8 +315,8 @@ static const char *check_head(const struct http1_head *head, const struct summar
         return NULL;
 }
 
-enum http1_result http1_head(struct http1_parser *parser, const char *buf, size_t len, struct http1_head *ret_head,
-                             size_t *ret_used)
+enum http1_result http1_head(struct http1_parser *parser, const char *buf, size_t len,
+                             struct http1_head *ret_head, size_t *ret_used)
 {
         bool request = parser->llhttp.type == HTTP_REQUEST;
         size_t skip = 0, head_len;
@@ -360,7 +365,8 @@ enum http1_result http1_head(struct http1_parser *parser, const char *buf, size_
 }
 
 enum http1_result http1_body(struct http1_parser *parser, const char *buf, size_t len,
-                             void (*sink)(void *ctx, const char *data, size_t len), void *ctx, size_t *ret_used)
+                             void (*sink)(void *ctx, const char *data, size_t len), void *ctx,
+                             size_t *ret_used)
 {
         llhttp_errno_t error;
 

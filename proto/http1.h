@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * HTTP/1.1 messages as bytes in, spans out. No file descriptors, no allocation: spans point into the caller's buffer.
- * Parsing is llhttp's in its strict mode; on top of it this module bounds sizes, refuses what a proxy must not guess
- * about (both Content-Length and Transfer-Encoding, repeated Content-Length), and gathers what the proxy acts on.
+ * HTTP/1.1 messages as bytes in, spans out. No file descriptors, no allocation: spans point into the caller's
+ * buffer. Parsing is llhttp's in its strict mode; on top of it this module bounds sizes, refuses what a proxy
+ * must not guess about (both Content-Length and Transfer-Encoding, repeated Content-Length), and gathers what
+ * the proxy acts on.
  *
  *   http1_init ──► http1_head (MORE* , DONE) ──► http1_body (MORE*, DONE) ──► http1_init for the next message
  *                                                  └► http1_eof when the peer closed
@@ -42,11 +43,11 @@ struct http1_head {
         struct kvr_slice reason;         /* response: reason phrase */
         uint8_t minor;                   /* HTTP/1.minor */
         bool chunked;
-        bool keep_alive;      /* what the sender allows, by version and Connection */
-        bool expect_continue; /* request */
-        bool upgrade;         /* Connection: upgrade with an Upgrade field (request), or 101 (response) */
-        bool no_body;         /* response that has none by its status or request (204, 304, 1xx, HEAD) */
-        bool has_connection;  /* a Connection field is there, which may name further hop-by-hop fields */
+        bool keep_alive;        /* what the sender allows, by version and Connection */
+        bool expect_continue;   /* request */
+        bool upgrade;           /* Connection: upgrade with an Upgrade field (request), or 101 (response) */
+        bool no_body;           /* response that has none by its status or request (204, 304, 1xx, HEAD) */
+        bool has_connection;    /* a Connection field is there, which may name further hop-by-hop fields */
         int64_t content_length; /* -1: not given */
         uint32_t field_count;
         struct http1_field fields[HTTP1_FIELDS_MAX];
@@ -68,16 +69,18 @@ struct http1_parser {
 void http1_init(struct http1_parser *parser, enum http1_kind kind);
 
 /*
- * Parses a head that starts at buf. Needs it whole and contiguous: on HTTP1_MORE call again with more bytes behind the
- * same start. DONE: *ret_head points into buf, *ret_used is its length. A response parser must have head_request set
- * beforehand if the request was HEAD. Empty lines before a request are skipped (RFC 9112 section 2.2).
+ * Parses a head that starts at buf. Needs it whole and contiguous: on HTTP1_MORE call again with more bytes
+ * behind the same start. DONE: *ret_head points into buf, *ret_used is its length. A response parser must
+ * have head_request set beforehand if the request was HEAD. Empty lines before a request are skipped (RFC
+ * 9112 section 2.2).
  */
 KVR_MUST_USE enum http1_result http1_head(struct http1_parser *parser, const char *buf, size_t len,
                                           struct http1_head *ret_head, size_t *ret_used);
 
 /*
- * Feeds body bytes; calls sink(ctx, span) for each piece of content (chunk framing removed, trailers dropped).
- * DONE: the message ends after *ret_used bytes (which may be 0: a message without a body). MORE: all were used.
+ * Feeds body bytes; calls sink(ctx, span) for each piece of content (chunk framing removed, trailers
+ * dropped). DONE: the message ends after *ret_used bytes (which may be 0: a message without a body). MORE:
+ * all were used.
  */
 KVR_MUST_USE enum http1_result http1_body(struct http1_parser *parser, const char *buf, size_t len,
                                           void (*sink)(void *ctx, const char *data, size_t len), void *ctx,
@@ -86,7 +89,8 @@ KVR_MUST_USE enum http1_result http1_body(struct http1_parser *parser, const cha
 /* The peer closed: true if that ends the message properly (a response without length), false if it is cut. */
 bool http1_eof(struct http1_parser *parser);
 
-/* Field names compare without case. `name` is lower case. Inline, so that a literal's length is known when it compiles. */
+/* Field names compare without case. `name` is lower case. Inline, so that a literal's length is known when it
+ * compiles. */
 static inline bool http1_is(struct kvr_slice field_name, const char *name)
 {
         return field_name.len == strlen(name) && strncasecmp(field_name.data, name, field_name.len) == 0;

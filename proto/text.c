@@ -16,7 +16,8 @@ char *text_room(struct text *text, size_t more)
         size_t cap = text->cap ? text->cap : 256;
         char *data;
 
-        if (text->failed || more > SIZE_MAX / 2 - text->len || (text->limit && text->len + more > text->limit)) {
+        if (text->failed || more > SIZE_MAX / 2 - text->len ||
+            (text->limit && text->len + more > text->limit)) {
                 text->failed = true;
                 return NULL;
         }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A growing byte buffer. Out of memory and over-limit are states, not crashes: once `failed` is set nothing more is
- * added, and the caller looks once at the end. All zero is empty and without limit.
+ * A growing byte buffer. Out of memory and over-limit are states, not crashes: once `failed` is set nothing
+ * more is added, and the caller looks once at the end. All zero is empty and without limit.
  */
 #ifndef KVROUTE_TEXT_H
 #define KVROUTE_TEXT_H

@@ -44,13 +44,14 @@ static void read_usage(struct exchange *exchange, struct usage *ret)
         *ret = (struct usage){.prompt_tokens = -1, .cached_tokens = -1, .completion_tokens = -1};
         if (!exchange->tapped)
                 return;
-        usage_tap_result(&exchange->tap, atomic_load_explicit(&exchange->replica->reports_cached, memory_order_relaxed),
-                         ret);
+        usage_tap_result(&exchange->tap,
+                         atomic_load_explicit(&exchange->replica->reports_cached, memory_order_relaxed), ret);
         if (ret->report_proved)
                 atomic_store_explicit(&exchange->replica->reports_cached, true, memory_order_relaxed);
 }
 
-static void settle(struct exchange *exchange, enum kvr_end end, const struct usage *usage, struct kvr_settlement *ret)
+static void settle(struct exchange *exchange, enum kvr_end end, const struct usage *usage,
+                   struct kvr_settlement *ret)
 {
         struct proxy *proxy = exchange->worker->proxy;
         struct kvr_outcome outcome = {
@@ -79,7 +80,8 @@ void exchange_settle(struct exchange *exchange, enum kvr_end end)
                 settle(exchange, end, &usage, NULL);
 }
 
-/* ---- access log --------------------------------------------------------------------------------------------------- */
+/* ---- access log
+ * --------------------------------------------------------------------------------------------------- */
 
 static void add_string(struct text *out, const char *key, struct kvr_slice value)
 {
@@ -140,8 +142,10 @@ static void log_access(struct exchange *exchange, enum kvr_end end, const struct
                 add_string(out, "reason", slice_of(kvr_reason_name(exchange->decision.reason)));
         }
         add_count(out, "tries", exchange->tries);
-        add_count(out, "prompt_tokens", usage->prompt_tokens >= 0 ? usage->prompt_tokens
-                                        : settlement ? (int64_t)settlement->prompt_tokens : -1);
+        add_count(out, "prompt_tokens",
+                  usage->prompt_tokens >= 0 ? usage->prompt_tokens
+                  : settlement              ? (int64_t)settlement->prompt_tokens
+                                            : -1);
         add_count(out, "predicted_tokens", settlement ? (int64_t)exchange->decision.match_tokens : -1);
         add_count(out, "best_match_tokens", settlement ? (int64_t)exchange->decision.best_match_tokens : -1);
         add_count(out, "observed_tokens", usage->cached_tokens);
@@ -155,10 +159,12 @@ static void log_access(struct exchange *exchange, enum kvr_end end, const struct
         text_add(out, "}\n", 2);
         /* One write per line, in append mode: lines of several threads do not mix. */
         if (!out->failed && write(proxy->access_fd, out->data, out->len) < 0)
-                log_say(proxy->log, LOG_WARN, "access-log", "the access log cannot be written: %s", strerror(errno));
+                log_say(proxy->log, LOG_WARN, "access-log", "the access log cannot be written: %s",
+                        strerror(errno));
 }
 
-/* ---- metrics ------------------------------------------------------------------------------------------------------ */
+/* ---- metrics
+ * ------------------------------------------------------------------------------------------------------ */
 
 static void count(struct worker *worker, enum metric_id id, const struct kvr_slice *labels, uint64_t n)
 {
@@ -172,7 +178,8 @@ static void observe(struct worker *worker, enum metric_id id, const struct kvr_s
 {
         struct metrics *metrics = worker->proxy->metrics;
 
-        metrics_observe(metrics, worker->number, metrics_series(metrics, worker->number, id, labels), seconds);
+        metrics_observe(metrics, worker->number, metrics_series(metrics, worker->number, id, labels),
+                        seconds);
 }
 
 static struct kvr_slice status_label(unsigned status, char code[3])
@@ -183,11 +190,12 @@ static struct kvr_slice status_label(unsigned status, char code[3])
         return status ? (struct kvr_slice){code, 3} : slice_of("0");
 }
 
-static void count_tokens(struct exchange *exchange, const struct kvr_slice labels[2], const struct usage *usage,
-                         const struct kvr_settlement *settlement)
+static void count_tokens(struct exchange *exchange, const struct kvr_slice labels[2],
+                         const struct usage *usage, const struct kvr_settlement *settlement)
 {
         struct worker *worker = exchange->worker;
-        uint64_t prompt = usage->prompt_tokens >= 0 ? (uint64_t)usage->prompt_tokens : settlement->prompt_tokens;
+        uint64_t prompt =
+                usage->prompt_tokens >= 0 ? (uint64_t)usage->prompt_tokens : settlement->prompt_tokens;
 
         count(worker, METRIC_PROMPT_TOKENS, labels, prompt);
         count(worker, METRIC_PREDICTED_CACHED, labels, exchange->decision.match_tokens);
@@ -216,7 +224,8 @@ static void count_exchange(struct exchange *exchange, enum kvr_end end, const st
         count(worker, METRIC_REQUESTS, labels, 1);
         observe(worker, METRIC_REQUEST_DURATION, labels, (double)(now_ns - exchange->start_ns) / 1e9);
         if (exchange->first_token_ns)
-                observe(worker, METRIC_TTFT, labels, (double)(exchange->first_token_ns - exchange->start_ns) / 1e9);
+                observe(worker, METRIC_TTFT, labels,
+                        (double)(exchange->first_token_ns - exchange->start_ns) / 1e9);
         if (settlement && end == KVR_END_FINISHED && exchange->status < 300)
                 count_tokens(exchange, labels, usage, settlement);
         if (settlement) {
@@ -230,7 +239,7 @@ static void count_exchange(struct exchange *exchange, enum kvr_end end, const st
                 count(worker, METRIC_REJECTIONS, &own, 1);
         }
         if (end == KVR_END_CLIENT) {
-                struct kvr_slice phase = slice_of(exchange->state == EXCHANGE_QUEUED  ? "queued"
+                struct kvr_slice phase = slice_of(exchange->state == EXCHANGE_QUEUED ? "queued"
                                                   : exchange->state == EXCHANGE_BODY ? "body"
                                                   : exchange->first_token_ns         ? "after first token"
                                                                                      : "before first token");
@@ -239,7 +248,8 @@ static void count_exchange(struct exchange *exchange, enum kvr_end end, const st
         }
 }
 
-/* ---- the end ------------------------------------------------------------------------------------------------------ */
+/* ---- the end
+ * ------------------------------------------------------------------------------------------------------ */
 
 static void judge_replica(struct exchange *exchange, enum kvr_end end)
 {
@@ -249,7 +259,8 @@ static void judge_replica(struct exchange *exchange, enum kvr_end end)
                 count_failure(exchange, FAIL_STREAM);
         else if (end == KVR_END_FINISHED && exchange->status < 500)
                 target_traffic_ok(fleet, exchange->replica);
-        /* An administrative request passed on (allow-engine-admin) may have emptied the cache without an event. */
+        /* An administrative request passed on (allow-engine-admin) may have emptied the cache without an
+         * event. */
         if (end == KVR_END_FINISHED && exchange->status < 300 && engine_path_clears_cache(exchange->path))
                 kvr_replica_forget(exchange->worker->proxy->router, exchange->replica->id);
 }

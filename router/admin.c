@@ -18,7 +18,8 @@ struct admin {
         struct kvr_parser *parser;
 };
 
-/* ---- JSON helpers ------------------------------------------------------------------------------------------------- */
+/* ---- JSON helpers
+ * ------------------------------------------------------------------------------------------------- */
 
 static void add_number(struct text *out, const char *key, double value)
 {
@@ -44,7 +45,8 @@ static void respond_json(struct net_exchange *exchange, unsigned status, struct 
         text_free(json);
 }
 
-static void respond_error(struct net_exchange *exchange, unsigned status, const char *code, const char *message)
+static void respond_error(struct net_exchange *exchange, unsigned status, const char *code,
+                          const char *message)
 {
         struct text json = {0};
 
@@ -55,7 +57,8 @@ static void respond_error(struct net_exchange *exchange, unsigned status, const 
         respond_json(exchange, status, &json);
 }
 
-/* ---- replicas ----------------------------------------------------------------------------------------------------- */
+/* ---- replicas
+ * ----------------------------------------------------------------------------------------------------- */
 
 static void add_models(struct text *out, struct target *target)
 {
@@ -108,7 +111,8 @@ static void add_replica(struct admin *admin, struct text *out, struct target *ta
         add_number(out, "running", info.load.running);
         add_number(out, "waiting", info.load.waiting);
         add_number(out, "kv_usage", info.load.kv_usage);
-        add_number(out, "load_age_s", info.load.at_ns && now >= info.load.at_ns ? (double)(now - info.load.at_ns) / 1e9 : NAN);
+        add_number(out, "load_age_s",
+                   info.load.at_ns && now >= info.load.at_ns ? (double)(now - info.load.at_ns) / 1e9 : NAN);
         if (view.load_error[0])
                 add_string(out, "load_error", view.load_error);
         add_number(out, "capacity_tokens", info.capacity_tokens ? (double)info.capacity_tokens : NAN);
@@ -118,7 +122,8 @@ static void add_replica(struct admin *admin, struct text *out, struct target *ta
         add_string(out, "residency", "history");
         add_number(out, "prefill_tokens_per_second", info.prefill_tokens_per_second);
         add_number(out, "prediction_error", info.prediction_error);
-        add_number(out, "paused_s", info.paused_until_ns > now ? (double)(info.paused_until_ns - now) / 1e9 : 0);
+        add_number(out, "paused_s",
+                   info.paused_until_ns > now ? (double)(info.paused_until_ns - now) / 1e9 : 0);
         add_number(out, "decisions", (double)info.decisions);
         add_number(out, "prompt_tokens", (double)info.prompt_tokens);
         add_number(out, "predicted_tokens", (double)info.predicted_tokens);
@@ -152,7 +157,8 @@ static bool set_key(struct replica_spec *spec, yyjson_val *key, yyjson_val *valu
                 snprintf(number, sizeof number, "%llu", (unsigned long long)yyjson_get_uint(value));
                 text = (struct kvr_slice){number, strlen(number)};
         } else {
-                snprintf(why, why_size, "%.*s: a string or a whole number is needed", (int)name.len, name.data);
+                snprintf(why, why_size, "%.*s: a string or a whole number is needed", (int)name.len,
+                         name.data);
                 return false;
         }
         if (name.len == 3 && memcmp(name.data, "url", 3) == 0)
@@ -200,7 +206,10 @@ static void add_by_request(struct admin *admin, struct net_exchange *exchange)
                         log_say(proxy->log, LOG_INFO, NULL, "replica %s: added by the admin API", spec.name);
                         respond_json(exchange, 201, &json);
                 } else {
-                        respond_error(exchange, status == KVR_E_EXISTS ? 409 : status == KVR_E_NOMEM ? 503 : 400,
+                        respond_error(exchange,
+                                      status == KVR_E_EXISTS  ? 409
+                                      : status == KVR_E_NOMEM ? 503
+                                                              : 400,
                                       kvr_status_name(status), err.message);
                 }
         }
@@ -217,12 +226,14 @@ static void remove_by_request(struct admin *admin, struct net_exchange *exchange
                 respond_error(exchange, 404, "not_found", "no replica has this name");
                 return;
         }
-        log_say(proxy->log, LOG_INFO, NULL, "replica %s: removed by the admin API, its running answers end", text);
+        log_say(proxy->log, LOG_INFO, NULL, "replica %s: removed by the admin API, its running answers end",
+                text);
         net_respond(exchange, 200, "application/json", "", KVR_SLICE("{\"removed\":true}"));
 }
 
 /* POST /kvroute/replicas/NAME/drain, and /undrain. */
-static void drain_by_request(struct admin *admin, struct net_exchange *exchange, struct kvr_slice name, bool draining)
+static void drain_by_request(struct admin *admin, struct net_exchange *exchange, struct kvr_slice name,
+                             bool draining)
 {
         struct fleet_snapshot *fleet = fleet_snapshot(admin->options.proxy->fleet);
         bool found = false;
@@ -230,7 +241,8 @@ static void drain_by_request(struct admin *admin, struct net_exchange *exchange,
         for (size_t i = 0; i < fleet->count; i++) {
                 struct target *target = fleet->targets[i];
 
-                if (strlen(target->spec.name) == name.len && memcmp(target->spec.name, name.data, name.len) == 0) {
+                if (strlen(target->spec.name) == name.len &&
+                    memcmp(target->spec.name, name.data, name.len) == 0) {
                         target_drain(admin->options.proxy->fleet, target, draining);
                         found = true;
                 }
@@ -243,7 +255,8 @@ static void drain_by_request(struct admin *admin, struct net_exchange *exchange,
                 respond_error(exchange, 404, "not_found", "no replica has this name");
 }
 
-/* ---- explain ------------------------------------------------------------------------------------------------------ */
+/* ---- explain
+ * ------------------------------------------------------------------------------------------------------ */
 
 static struct kvr_slice query_path(struct kvr_slice query)
 {
@@ -283,13 +296,14 @@ static const char *replica_name(const struct fleet_snapshot *fleet, kvr_replica_
         return target ? target->spec.name : "";
 }
 
-static void write_explanation(struct text *json, const struct kvr_prompt *prompt, const struct fleet_snapshot *fleet,
-                              const struct kvr_decision *decision, const struct kvr_candidate *candidates, size_t count)
+static void write_explanation(struct text *json, const struct kvr_prompt *prompt,
+                              const struct fleet_snapshot *fleet, const struct kvr_decision *decision,
+                              const struct kvr_candidate *candidates, size_t count)
 {
         text_addf(json, "{\"namespace\":\"%016llx\",\"model\":\"", (unsigned long long)prompt->space);
         text_add_json(json, prompt->model);
-        text_addf(json, "\",\"unit\":\"%s\",\"units\":%u,\"keys\":[", prompt->unit == KVR_UNIT_TOKENS ? "tokens" : "bytes",
-                  prompt->units);
+        text_addf(json, "\",\"unit\":\"%s\",\"units\":%u,\"keys\":[",
+                  prompt->unit == KVR_UNIT_TOKENS ? "tokens" : "bytes", prompt->units);
         for (uint32_t i = 0; i < prompt->point_count; i++)
                 text_addf(json, "%s\"%016llx\"", i ? "," : "", (unsigned long long)prompt->points[i].key);
         text_addf(json, "],\"prompt_tokens\":%u,\"candidates\":[", decision->prompt_tokens);
@@ -304,7 +318,8 @@ static void write_explanation(struct text *json, const struct kvr_prompt *prompt
                 text_add(json, "}", 1);
         }
         text_addf(json, "],\"chosen\":\"%s\",\"reason\":\"%s\",\"match_tokens\":%u}",
-                  replica_name(fleet, decision->replica), kvr_reason_name(decision->reason), decision->match_tokens);
+                  replica_name(fleet, decision->replica), kvr_reason_name(decision->reason),
+                  decision->match_tokens);
 }
 
 static struct kvr_slice alias_target(void *ctx, struct kvr_slice model)
@@ -326,7 +341,8 @@ static void explain(struct admin *admin, struct net_exchange *exchange)
         struct fleet_snapshot *fleet = NULL;
         struct text json = {0};
         char path[256];
-        size_t count = 0, path_len = unescape(query_path(net_exchange_head(exchange)->query), path, sizeof path);
+        size_t count = 0,
+               path_len = unescape(query_path(net_exchange_head(exchange)->query), path, sizeof path);
         enum kvr_status status;
 
         if (!candidates) {
@@ -339,7 +355,8 @@ static void explain(struct admin *admin, struct net_exchange *exchange)
                 request.prompt = &prompt;
                 request.model = config_alias_target(config, prompt.model);
                 request.affinity = prompt.hint;
-                status = kvr_explain(proxy->router, &request, &decision, candidates, CANDIDATES_MAX, &count, &err);
+                status = kvr_explain(proxy->router, &request, &decision, candidates, CANDIDATES_MAX, &count,
+                                     &err);
         }
         if (status == KVR_OK) {
                 fleet = fleet_snapshot(proxy->fleet);
@@ -348,15 +365,21 @@ static void explain(struct admin *admin, struct net_exchange *exchange)
                 fleet_snapshot_unref(fleet);
                 respond_json(exchange, 200, &json);
         } else {
-                respond_error(exchange, status == KVR_E_NO_MODEL ? 404 : status == KVR_E_NO_REPLICA || status == KVR_E_BUSY ? 503 : 400,
-                              kvr_status_name(status), err.message[0] ? err.message : kvr_status_text(status));
+                respond_error(exchange,
+                              status == KVR_E_NO_MODEL                             ? 404
+                              : status == KVR_E_NO_REPLICA || status == KVR_E_BUSY ? 503
+                                                                                   : 400,
+                              kvr_status_name(status),
+                              err.message[0] ? err.message : kvr_status_text(status));
         }
         free(candidates);
 }
 
-/* ---- metrics, configuration --------------------------------------------------------------------------------------- */
+/* ---- metrics, configuration
+ * --------------------------------------------------------------------------------------- */
 
-static void set_gauge(struct metrics *metrics, unsigned thread, enum metric_id id, const char *label, double value)
+static void set_gauge(struct metrics *metrics, unsigned thread, enum metric_id id, const char *label,
+                      double value)
 {
         struct kvr_slice labels = {label, label ? strlen(label) : 0};
 
@@ -378,13 +401,16 @@ static void gauge_replica(struct admin *admin, struct target *target, uint64_t n
 
         if (kvr_replica_info(proxy->router, target->id, &info) != KVR_OK)
                 return;
-        set_gauge(metrics, thread, METRIC_REPLICA_UP, name, info.state == KVR_READY || info.state == KVR_TRIAL);
+        set_gauge(metrics, thread, METRIC_REPLICA_UP, name,
+                  info.state == KVR_READY || info.state == KVR_TRIAL);
         set_gauge(metrics, thread, METRIC_IN_FLIGHT, name, info.in_flight);
         set_gauge(metrics, thread, METRIC_REPLICA_KV_USAGE, name, known(info.load.kv_usage));
         set_gauge(metrics, thread, METRIC_REPLICA_RUNNING, name, known(info.load.running));
         set_gauge(metrics, thread, METRIC_REPLICA_WAITING, name, known(info.load.waiting));
-        set_gauge(metrics, thread, METRIC_REPLICA_LOAD_AGE, name, info.load.at_ns ? (double)(now - info.load.at_ns) / 1e9 : NAN);
-        set_gauge(metrics, thread, METRIC_REPLICA_CAPACITY, name, info.capacity_tokens ? (double)info.capacity_tokens : NAN);
+        set_gauge(metrics, thread, METRIC_REPLICA_LOAD_AGE, name,
+                  info.load.at_ns ? (double)(now - info.load.at_ns) / 1e9 : NAN);
+        set_gauge(metrics, thread, METRIC_REPLICA_CAPACITY, name,
+                  info.capacity_tokens ? (double)info.capacity_tokens : NAN);
         set_gauge(metrics, thread, METRIC_REPLICA_PREFILL, name, known(info.prefill_tokens_per_second));
 }
 
@@ -412,7 +438,8 @@ static void write_metrics(struct admin *admin, struct net_exchange *exchange)
         set_gauge(metrics, thread, METRIC_BODY_BYTES, NULL, (double)atomic_load(&proxy->body_bytes));
         text = metrics_write(metrics, &len);
         if (text)
-                net_respond(exchange, 200, "text/plain; version=0.0.4; charset=utf-8", "", (struct kvr_slice){text, len});
+                net_respond(exchange, 200, "text/plain; version=0.0.4; charset=utf-8", "",
+                            (struct kvr_slice){text, len});
         else
                 respond_error(exchange, 503, "no_memory", "out of memory");
         free(text);
@@ -443,18 +470,23 @@ static void write_account(struct admin *admin, struct net_exchange *exchange)
                 struct kvr_reason_account account;
 
                 kvr_router_account(admin->options.proxy->router, reasons[i], &account);
-                text_addf(&json, "%s{\"reason\":\"%s\",\"requests\":%llu,\"prompt_tokens\":%llu,\"best_tokens\":%llu,"
-                          "\"predicted_tokens\":%llu,\"observed_tokens\":%llu,\"unobserved_prompt_tokens\":%llu}",
-                          i ? "," : "", kvr_reason_name(reasons[i]), (unsigned long long)account.requests,
-                          (unsigned long long)account.prompt_tokens, (unsigned long long)account.best_tokens,
-                          (unsigned long long)account.predicted_tokens, (unsigned long long)account.observed_tokens,
-                          (unsigned long long)account.unobserved_prompt_tokens);
+                text_addf(
+                        &json,
+                        "%s{\"reason\":\"%s\",\"requests\":%llu,\"prompt_tokens\":%llu,\"best_tokens\":%llu,"
+                        "\"predicted_tokens\":%llu,\"observed_tokens\":%llu,\"unobserved_prompt_tokens\":%"
+                        "llu}",
+                        i ? "," : "", kvr_reason_name(reasons[i]), (unsigned long long)account.requests,
+                        (unsigned long long)account.prompt_tokens, (unsigned long long)account.best_tokens,
+                        (unsigned long long)account.predicted_tokens,
+                        (unsigned long long)account.observed_tokens,
+                        (unsigned long long)account.unobserved_prompt_tokens);
         }
         text_adds(&json, "]}");
         respond_json(exchange, 200, &json);
 }
 
-/* ---- dispatch ----------------------------------------------------------------------------------------------------- */
+/* ---- dispatch
+ * ----------------------------------------------------------------------------------------------------- */
 
 static bool is(struct kvr_slice slice, const char *text)
 {
@@ -501,7 +533,8 @@ static void on_replica_path(struct admin *admin, struct net_exchange *exchange, 
         else if (is(method, "POST") && (is(verb, "drain") || is(verb, "undrain")))
                 drain_by_request(admin, exchange, name, is(verb, "drain"));
         else
-                respond_error(exchange, 405, "method_not_allowed", "DELETE NAME, POST NAME/drain or POST NAME/undrain");
+                respond_error(exchange, 405, "method_not_allowed",
+                              "DELETE NAME, POST NAME/drain or POST NAME/undrain");
 }
 
 static void on_request(void *ctx, struct net_exchange *exchange)
@@ -516,18 +549,22 @@ static void on_request(void *ctx, struct net_exchange *exchange)
         } else if (get && is(path, "/readyz")) {
                 respond_ready(admin, exchange);
         } else if (!token_is_right(admin, head)) {
-                respond_error(exchange, 401, "unauthorized", "the admin token is needed: Authorization: Bearer ... (admin-token)");
+                respond_error(exchange, 401, "unauthorized",
+                              "the admin token is needed: Authorization: Bearer ... (admin-token)");
         } else if (get && is(path, "/metrics")) {
                 write_metrics(admin, exchange);
         } else if (get && is(path, "/kvroute/replicas")) {
                 list_replicas(admin, exchange);
         } else if (is(method, "POST") && is(path, "/kvroute/replicas")) {
                 add_by_request(admin, exchange);
-        } else if (path.len > sizeof replicas_path - 1 && memcmp(path.data, replicas_path, sizeof replicas_path - 1) == 0) {
+        } else if (path.len > sizeof replicas_path - 1 &&
+                   memcmp(path.data, replicas_path, sizeof replicas_path - 1) == 0) {
                 on_replica_path(admin, exchange, method,
-                                (struct kvr_slice){path.data + sizeof replicas_path - 1, path.len - (sizeof replicas_path - 1)});
+                                (struct kvr_slice){path.data + sizeof replicas_path - 1,
+                                                   path.len - (sizeof replicas_path - 1)});
         } else if (is(path, "/kvroute/replicas")) {
-                respond_error(exchange, 405, "method_not_allowed", "GET lists replicas, POST {\"url\":...} adds one");
+                respond_error(exchange, 405, "method_not_allowed",
+                              "GET lists replicas, POST {\"url\":...} adds one");
         } else if (is(method, "POST") && is(path, "/kvroute/explain")) {
                 explain(admin, exchange);
         } else if (get && is(path, "/kvroute/config")) {
@@ -536,7 +573,8 @@ static void on_request(void *ctx, struct net_exchange *exchange)
                 write_account(admin, exchange);
         } else {
                 respond_error(exchange, 404, "not_found",
-                              "paths: /metrics, /healthz, /readyz, /kvroute/replicas, /kvroute/explain, /kvroute/config, "
+                              "paths: /metrics, /healthz, /readyz, /kvroute/replicas, /kvroute/explain, "
+                              "/kvroute/config, "
                               "/kvroute/ledger");
         }
 }

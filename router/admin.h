@@ -16,7 +16,8 @@ struct admin_options {
 };
 
 /* Binds *addr (port 0 is replaced). NULL on failure with *ret_error set. */
-KVR_MUST_USE struct admin *admin_new(const struct admin_options *options, struct sockaddr_storage *addr, int *ret_error);
+KVR_MUST_USE struct admin *admin_new(const struct admin_options *options, struct sockaddr_storage *addr,
+                                     int *ret_error);
 void admin_close(struct admin *admin); /* frees when the loop has turned */
 
 #endif

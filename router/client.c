@@ -2,10 +2,10 @@
 /*
  * The client's side: heads and bodies of requests in, and the watch for clients that leave.
  *
- * A client that closed and one that only closed its sending half both look like a FIN. The first must stop the engine at
- * once, the second is legal HTTP and waits for its answer. So after a FIN something harmless is sent (an interim 100
- * response before the head, a leading zero of the next chunk size after it): who is gone answers with a reset. Where
- * nothing harmless can be sent, a FIN counts as gone.
+ * A client that closed and one that only closed its sending half both look like a FIN. The first must stop
+ * the engine at once, the second is legal HTTP and waits for its answer. So after a FIN something harmless is
+ * sent (an interim 100 response before the head, a leading zero of the next chunk size after it): who is gone
+ * answers with a reset. Where nothing harmless can be sent, a FIN counts as gone.
  */
 #include "proxy.h"
 
@@ -15,10 +15,11 @@
 
 #include "decode.h"
 
-#define HEAD_READ_BYTES    (16 * 1024) /* what of a body comes with the head is copied; the rest is read into place */
+#define HEAD_READ_BYTES \
+        (16 * 1024) /* what of a body comes with the head is copied; the rest is read into place */
 #define BODY_AT_ONCE_BYTES ((size_t)1024 * 1024) /* room made for an announced body before its bytes come */
 #define FIN_PROBES_MAX     600                   /* of FIN_PROBE_MS: then a half-closed client is let go */
-#define FIN_PROBE_AGAIN    20                    /* a probe is repeated every so many looks, resets can get lost */
+#define FIN_PROBE_AGAIN    20 /* a probe is repeated every so many looks, resets can get lost */
 
 static void client_run(struct client *client, char *data, size_t len);
 
@@ -51,7 +52,8 @@ void client_accept(struct worker *worker, struct net_conn *conn)
         if (!client) {
                 atomic_fetch_sub_explicit(&proxy->connections, 1, memory_order_relaxed);
                 metrics_add(proxy->metrics, worker->number,
-                            metrics_series(proxy->metrics, worker->number, METRIC_CONNECTIONS_REFUSED, NULL), 1);
+                            metrics_series(proxy->metrics, worker->number, METRIC_CONNECTIONS_REFUSED, NULL),
+                            1);
                 net_close(conn);
                 return;
         }
@@ -68,7 +70,9 @@ void client_accept(struct worker *worker, struct net_conn *conn)
         net_read_start(conn);
 }
 
-/* ---- head --------------------------------------------------------------------------------------------------------- */
+/* ---- head
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 static bool id_is_fine(struct kvr_slice id)
 {
@@ -94,7 +98,8 @@ static void make_request_id(struct exchange *exchange, const struct http1_head *
                 exchange->request_id[field->value.len] = '\0';
                 return;
         }
-        /* "req-<prefix>-<number>" without printf, which would cost a tenth of what a small request does here. */
+        /* "req-<prefix>-<number>" without printf, which would cost a tenth of what a small request does here.
+         */
         at = exchange->request_id;
         memcpy(at, "req-", 4);
         at += 4;
@@ -111,7 +116,8 @@ static bool traceparent_is_valid(struct kvr_slice value)
         bool trace = false, span = false;
 
         if (value.len < sizeof form - 1 || memcmp(value.data, "ff", 2) == 0 ||
-            (value.len > sizeof form - 1 && (memcmp(value.data, "00", 2) == 0 || value.data[sizeof form - 1] != '-')))
+            (value.len > sizeof form - 1 &&
+             (memcmp(value.data, "00", 2) == 0 || value.data[sizeof form - 1] != '-')))
                 return false;
         for (size_t i = 0; i < sizeof form - 1; i++) {
                 char byte = value.data[i];
@@ -144,8 +150,9 @@ static void keep_fields(struct exchange *exchange, const struct http1_head *head
                 const struct http1_field *field = &head->fields[i];
                 struct kvr_slice name = field->name;
 
-                if (http1_hop_by_hop(head, name) || http1_is(name, "host") || http1_is(name, "content-length") ||
-                    http1_is(name, "content-encoding") || http1_is(name, "x-request-id"))
+                if (http1_hop_by_hop(head, name) || http1_is(name, "host") ||
+                    http1_is(name, "content-length") || http1_is(name, "content-encoding") ||
+                    http1_is(name, "x-request-id"))
                         continue;
                 if (http1_is(name, "authorization") || http1_is(name, "x-api-key")) {
                         add_field(&exchange->credentials, field);
@@ -173,8 +180,9 @@ static void keep_affinity(struct exchange *exchange, const struct http1_head *he
                 if (!field || field->value.len == 0)
                         continue;
                 /* A longer key counts by its beginning: it is a hint, no identity. */
-                exchange->affinity_key_len =
-                        field->value.len < sizeof exchange->affinity ? field->value.len : sizeof exchange->affinity;
+                exchange->affinity_key_len = field->value.len < sizeof exchange->affinity
+                                                     ? field->value.len
+                                                     : sizeof exchange->affinity;
                 memcpy(exchange->affinity, field->value.data, exchange->affinity_key_len);
                 return;
         }
@@ -263,7 +271,9 @@ static bool keep_head(struct exchange *exchange, struct http1_head *head)
         /* Absolute form (RFC 9112 3.2.2): the path is what counts. */
         if (target.len && target.data[0] != '/') {
                 const char *scheme = memmem(target.data, target.len, "://", 3);
-                const char *path = scheme ? memchr(scheme + 3, '/', target.len - (size_t)(scheme + 3 - target.data)) : NULL;
+                const char *path =
+                        scheme ? memchr(scheme + 3, '/', target.len - (size_t)(scheme + 3 - target.data))
+                               : NULL;
 
                 if (path)
                         target = (struct kvr_slice){path, target.len - (size_t)(path - target.data)};
@@ -284,11 +294,13 @@ static bool keep_head(struct exchange *exchange, struct http1_head *head)
         exchange->upgrade = head->upgrade;
         if (head->upgrade)
                 copy_value(exchange->upgrade_to, sizeof exchange->upgrade_to, http1_find(head, "upgrade"));
-        copy_value(exchange->content_encoding, sizeof exchange->content_encoding, http1_find(head, "content-encoding"));
+        copy_value(exchange->content_encoding, sizeof exchange->content_encoding,
+                   http1_find(head, "content-encoding"));
         exchange->body_chunked = head->chunked;
         exchange->expects = head->expect_continue;
         exchange->encoding = (uint8_t)decode_coding_of(head);
-        exchange->api = strcmp(exchange->method, "POST") == 0 ? kvr_api_of_path(exchange->path) : KVR_API_OTHER;
+        exchange->api =
+                strcmp(exchange->method, "POST") == 0 ? kvr_api_of_path(exchange->path) : KVR_API_OTHER;
         make_request_id(exchange, head);
         keep_fields(exchange, head);
         keep_affinity(exchange, head);
@@ -331,7 +343,9 @@ void client_refuse_draining(struct client *client)
         reply_error(client->exchange, 503, "draining", "the router is shutting down", 1);
 }
 
-/* ---- body --------------------------------------------------------------------------------------------------------- */
+/* ---- body
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 /* Makes room for `more` bytes of body within the budget of all bodies; once that failed it stays so. */
 static bool body_room(struct exchange *exchange, size_t more)
@@ -349,7 +363,8 @@ static bool body_room(struct exchange *exchange, size_t more)
                         wanted *= 2;
                 grown = wanted - exchange->body_reserved;
         }
-        if (grown && atomic_fetch_add(&proxy->body_bytes, grown) + grown > exchange->worker->config->body_memory_bytes) {
+        if (grown && atomic_fetch_add(&proxy->body_bytes, grown) + grown >
+                             exchange->worker->config->body_memory_bytes) {
                 atomic_fetch_sub(&proxy->body_bytes, grown);
                 exchange->body_over = true;
                 return false;
@@ -361,7 +376,8 @@ static bool body_room(struct exchange *exchange, size_t more)
 static void body_refused(struct exchange *exchange)
 {
         exchange->keep_alive = false;
-        reply_error(exchange, 503, "overloaded", "the bodies in flight fill the memory set aside for them (body-memory)", 1);
+        reply_error(exchange, 503, "overloaded",
+                    "the bodies in flight fill the memory set aside for them (body-memory)", 1);
 }
 
 static void body_done(struct exchange *exchange)
@@ -389,7 +405,8 @@ static void on_body_span(void *ctx, const char *data, size_t len)
                 text_add(&exchange->body, data, len);
 }
 
-/* Takes bytes of a chunked body; returns how many belonged to it, -1 when the exchange ended with an error. */
+/* Takes bytes of a chunked body; returns how many belonged to it, -1 when the exchange ended with an error.
+ */
 static ssize_t chunked_body(struct exchange *exchange, const char *data, size_t len)
 {
         struct body_sink sink = {exchange, false, false};
@@ -401,7 +418,8 @@ static ssize_t chunked_body(struct exchange *exchange, const char *data, size_t 
                 if (result == HTTP1_BAD)
                         reply_error(exchange, 400, "invalid_request", "the chunked body is malformed", 0);
                 else if (sink.too_large)
-                        reply_error(exchange, 413, "body_too_large", "the chunked body is over the limit (max-body)", 0);
+                        reply_error(exchange, 413, "body_too_large",
+                                    "the chunked body is over the limit (max-body)", 0);
                 else
                         body_refused(exchange);
                 return -1;
@@ -445,7 +463,8 @@ static size_t body_feed(struct client *client, char *data, size_t len)
         return take;
 }
 
-static void body_begin(struct exchange *exchange, const struct http1_parser *parser, const struct http1_head *head)
+static void body_begin(struct exchange *exchange, const struct http1_parser *parser,
+                       const struct http1_head *head)
 {
         struct client *client = exchange->client;
         size_t at_once;
@@ -458,8 +477,9 @@ static void body_begin(struct exchange *exchange, const struct http1_parser *par
                 body_done(exchange);
                 return;
         }
-        at_once = head->chunked || (uint64_t)head->content_length > BODY_AT_ONCE_BYTES ? BODY_AT_ONCE_BYTES / 16
-                                                                                       : (size_t)head->content_length;
+        at_once = head->chunked || (uint64_t)head->content_length > BODY_AT_ONCE_BYTES
+                          ? BODY_AT_ONCE_BYTES / 16
+                          : (size_t)head->content_length;
         if (!body_room(exchange, at_once)) {
                 body_refused(exchange);
                 return;
@@ -491,7 +511,8 @@ static void request_begin(struct client *client, struct http1_parser *parser, bo
         net_deadline_disarm(&client->deadline);
         exchange->client = client;
         exchange->start_ns = uv_hrtime();
-        /* What is answered without its body leaves the body unread, so the connection cannot be used again. */
+        /* What is answered without its body leaves the body unread, so the connection cannot be used again.
+         */
         client->linger = head->chunked || head->content_length > 0;
         if (!keep_head(exchange, head)) {
                 exchange->keep_alive = false;
@@ -560,7 +581,8 @@ static size_t client_step(struct client *client, char *data, size_t len)
                         return used;
                 text_add(&client->input, data, len);
                 if (client->input.failed || client->input.len > client->worker->config->head_bytes)
-                        reply_bad_head(client, 431, "header_too_large", "the head is over the limit (head-bytes)");
+                        reply_bad_head(client, 431, "header_too_large",
+                                       "the head is over the limit (head-bytes)");
                 else if (client->deadline.kind != DEADLINE_HEAD || !client->deadline.next)
                         net_deadline_arm(&client->worker->deadlines, &client->deadline, DEADLINE_HEAD);
                 return len;
@@ -569,7 +591,8 @@ static size_t client_step(struct client *client, char *data, size_t len)
                         return body_feed(client, data, len);
                 if (exchange->state == EXCHANGE_TUNNEL)
                         return tunnel_feed(client, data, len);
-                /* Pipelined: kept for later, up to a limit; beyond it we stop listening until the answer is out. */
+                /* Pipelined: kept for later, up to a limit; beyond it we stop listening until the answer is
+                 * out. */
                 text_add(&client->input, data, len);
                 if (client->input.failed || client->input.len > HTTP1_HEAD_BYTES_MAX)
                         net_read_stop(client->conn);
@@ -581,8 +604,9 @@ static size_t client_step(struct client *client, char *data, size_t len)
 }
 
 /*
- * Works through what came from the client, request by request: a loop and no recursion, since a client may pipeline
- * thousands of requests that are answered on the spot. Whatever closes the client meanwhile leaves its memory to us.
+ * Works through what came from the client, request by request: a loop and no recursion, since a client may
+ * pipeline thousands of requests that are answered on the spot. Whatever closes the client meanwhile leaves
+ * its memory to us.
  */
 static void client_run(struct client *client, char *data, size_t len)
 {
@@ -646,7 +670,8 @@ void client_answered(struct client *client, bool keep_alive)
                 client_run(client, NULL, 0);
 }
 
-/* ---- events ------------------------------------------------------------------------------------------------------- */
+/* ---- events
+ * ------------------------------------------------------------------------------------------------------- */
 
 static void on_data(struct net_conn *conn, char *data, size_t len)
 {
@@ -723,11 +748,13 @@ void client_on_deadline(struct net_deadline *deadline)
 
         if (client->exchange && client->exchange->state == EXCHANGE_BODY) {
                 client->exchange->keep_alive = false;
-                reply_error(client->exchange, 408, "invalid_request", "the body stopped arriving (idle-timeout)", 0);
+                reply_error(client->exchange, 408, "invalid_request",
+                            "the body stopped arriving (idle-timeout)", 0);
                 return;
         }
         if (client->state == CLIENT_IDLE && client->input.len) {
-                reply_bad_head(client, 408, "invalid_request", "the request head took too long (head-timeout)");
+                reply_bad_head(client, 408, "invalid_request",
+                               "the request head took too long (head-timeout)");
                 return;
         }
         if (client->exchange)

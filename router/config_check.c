@@ -32,7 +32,8 @@ static bool check_policy(struct config_builder *b)
         }
         const char *near = words_nearest(slice(policy), names, count);
         if (near)
-                return config_fail(b, config_place(b, "policy"), "\"%s\" is no policy; did you mean %s?", policy, near);
+                return config_fail(b, config_place(b, "policy"), "\"%s\" is no policy; did you mean %s?",
+                                   policy, near);
         return config_fail(b, config_place(b, "policy"), "\"%s\" is no policy; there are %s", policy, list);
 }
 
@@ -56,7 +57,8 @@ static bool check_seed(struct config_builder *b)
                         seed = seed << 4 | (uint64_t)digit;
         }
         if (len == 0)
-                return config_fail(b, config_place(b, "seed"), "\"%s\" is not 1 to 16 hex digits, nor random", text);
+                return config_fail(b, config_place(b, "seed"), "\"%s\" is not 1 to 16 hex digits, nor random",
+                                   text);
         b->config->seed_given = true;
         b->config->seed_value = seed;
         return true;
@@ -113,7 +115,8 @@ static bool check_aliases(struct config_builder *b)
         for (size_t i = 0; i < list->count; i++)
                 for (size_t k = 0; k < list->count; k++) {
                         if (i > k && strcmp(list->items[i].name, list->items[k].name) == 0)
-                                return config_fail(b, config_place(b, "alias"), "\"%s\" is given twice", list->items[i].name);
+                                return config_fail(b, config_place(b, "alias"), "\"%s\" is given twice",
+                                                   list->items[i].name);
                         if (strcmp(list->items[i].target, list->items[k].name) == 0)
                                 return config_fail(
                                         b, "alias",
@@ -137,8 +140,8 @@ static bool check_headers(struct config_builder *b)
 
         for (size_t i = 0; i < list->count; i++) {
                 if (!is_token(list->items[i]))
-                        return config_fail(b, config_place(b, "session-header"), "\"%s\" is not a header's name",
-                                           list->items[i]);
+                        return config_fail(b, config_place(b, "session-header"),
+                                           "\"%s\" is not a header's name", list->items[i]);
                 for (char *c = list->items[i]; *c; c++)
                         if (*c >= 'A' && *c <= 'Z')
                                 *c = (char)(*c | 0x20);
@@ -166,7 +169,8 @@ static bool check_listeners(struct config_builder *b)
         const struct router_config *c = b->config;
 
         if (c->listen.count == 0)
-                return config_fail(b, config_place(b, "listen"), "no listener is left; write at least one HOST:PORT");
+                return config_fail(b, config_place(b, "listen"),
+                                   "no listener is left; write at least one HOST:PORT");
         for (size_t i = 0; i < c->listen.count; i++) {
                 for (size_t k = 0; k < i; k++)
                         if (same_endpoint(&c->listen.items[i], &c->listen.items[k]))

@@ -22,7 +22,8 @@ struct config_builder {
         char *const *environment; /* for env: values; may be NULL */
         struct config_error *err;
         uint8_t source[CONFIG_OPTIONS_MAX]; /* of each row of the table: who set it */
-        char place[CONFIG_OPTIONS_MAX][CONFIG_PLACE_MAX]; /* and where, for checks that come when all is read */
+        char place[CONFIG_OPTIONS_MAX]
+                  [CONFIG_PLACE_MAX]; /* and where, for checks that come when all is read */
 };
 
 /* Fills the error and returns false. place: "--max-body", "kvroute.yaml:3:5". */

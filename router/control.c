@@ -10,22 +10,23 @@
 #include "net/client.h"
 #include "proto/text.h"
 
-#define TICK_MS          20
-#define MODELS_EVERY_MS  10000
-#define SETUP_AGAIN_MS   1000
-#define KNOW_WITHIN_MS   3000  /* a healthy replica gets requests after this long, whatever is not known of it */
-#define NOT_READY_MS     500   /* health interval while a replica is not ready, unless the option is shorter */
+#define TICK_MS         20
+#define MODELS_EVERY_MS 10000
+#define SETUP_AGAIN_MS  1000
+#define KNOW_WITHIN_MS  3000 /* a healthy replica gets requests after this long, whatever is not known of it \
+                              */
+#define NOT_READY_MS     500 /* health interval while a replica is not ready, unless the option is shorter */
 #define TRIAL_TIMEOUT_MS 10000 /* for one token */
 #define POLL_TIMEOUT_MS  5000
-#define GROUPS           4     /* groups of polled pages of one engine */
+#define GROUPS           4 /* groups of polled pages of one engine */
 #define MS               ((uint64_t)1000000)
 
 enum job { /* what a request is for; at most one of each per replica runs */
-        JOB_SETUP,
-        JOB_HEALTH,
-        JOB_LOAD,
-        JOB_TRIAL,
-        JOB_COUNT,
+           JOB_SETUP,
+           JOB_HEALTH,
+           JOB_LOAD,
+           JOB_TRIAL,
+           JOB_COUNT,
 };
 
 struct probe;
@@ -50,15 +51,15 @@ struct probe {
         unsigned health_path;
         /* load */
         struct engine_load load;
-        uint8_t page[GROUPS];     /* index into polls of the one in use, per group */
-        bool group_dead[GROUPS];  /* no page of the group works there */
-        unsigned group;           /* being polled in this round */
+        uint8_t page[GROUPS];    /* index into polls of the one in use, per group */
+        bool group_dead[GROUPS]; /* no page of the group works there */
+        unsigned group;          /* being polled in this round */
         unsigned round;
         uint64_t poll_start_ns;
         bool load_known;
         char load_error[96];
-        bool suspect;       /* the running trial decides whether it hangs */
-        bool trial_by_chat; /* it has no /v1/completions */
+        bool suspect;                 /* the running trial decides whether it hangs */
+        bool trial_by_chat;           /* it has no /v1/completions */
         struct kvr_replica_spec told; /* what the library was told last */
 };
 
@@ -89,7 +90,8 @@ static const char *name_of(const struct probe *probe)
         return probe->target->spec.name;
 }
 
-/* ---- requests ----------------------------------------------------------------------------------------------------- */
+/* ---- requests
+ * ----------------------------------------------------------------------------------------------------- */
 
 static void job_done(void *ctx, enum net_request_error error, unsigned status, struct kvr_slice body);
 
@@ -102,8 +104,8 @@ static void job_head(void *ctx, const struct http1_head *head)
                 snprintf(job->server, sizeof job->server, "%.*s", (int)field->value.len, field->value.data);
 }
 
-static void job_send(struct probe *probe, enum job number, const char *method, const char *path, struct kvr_slice body,
-                     uint32_t timeout_ms, size_t body_max)
+static void job_send(struct probe *probe, enum job number, const char *method, const char *path,
+                     struct kvr_slice body, uint32_t timeout_ms, size_t body_max)
 {
         struct probe_job *job = &probe->jobs[number];
         const struct target *target = probe->target;
@@ -130,7 +132,8 @@ static void job_send(struct probe *probe, enum job number, const char *method, c
         job->request = net_request_send(probe->control->client, &spec);
 }
 
-/* ---- set-up: engine and models ------------------------------------------------------------------------------------ */
+/* ---- set-up: engine and models
+ * ------------------------------------------------------------------------------------ */
 
 static void tell_library(struct probe *probe)
 {
@@ -140,13 +143,15 @@ static void tell_library(struct probe *probe)
         struct kvr_replica_spec spec = {
                 .name = wanted->name,
                 .cache = wanted->slots ? KVR_CACHE_SLOTS : traits->cache,
-                .block_tokens = wanted->block_tokens      ? wanted->block_tokens
+                .block_tokens = wanted->block_tokens     ? wanted->block_tokens
                                 : load->block_tokens > 0 ? (uint32_t)load->block_tokens
                                                          : traits->block_tokens_default,
-                .capacity_tokens = wanted->capacity_tokens           ? wanted->capacity_tokens
+                .capacity_tokens = wanted->capacity_tokens         ? wanted->capacity_tokens
                                    : load->sum.capacity_tokens > 0 ? (uint64_t)load->sum.capacity_tokens
                                                                    : 0,
-                .slots = wanted->slots ? wanted->slots : load->slots > 0 ? (uint32_t)load->slots : 0,
+                .slots = wanted->slots     ? wanted->slots
+                         : load->slots > 0 ? (uint32_t)load->slots
+                                           : 0,
                 .max_running = wanted->max_running,
         };
 
@@ -202,14 +207,15 @@ static void models_found(struct probe *probe, struct kvr_slice body)
                 return;
         }
         if (engine_models_parse(body, &models, &err) != KVR_OK) {
-                log_say(probe->control->options.log, LOG_WARN, name_of(probe), "replica %s: its model list cannot be read: %s",
-                        name_of(probe), err.message);
+                log_say(probe->control->options.log, LOG_WARN, name_of(probe),
+                        "replica %s: its model list cannot be read: %s", name_of(probe), err.message);
                 return;
         }
         probe->models_read = true;
         for (size_t i = 0; i < models->count; i++)
                 names[i] = models->items[i].id;
-        if (kvr_replica_set_models(probe->control->options.fleet->router, target->id, names, models->count) != KVR_OK)
+        if (kvr_replica_set_models(probe->control->options.fleet->router, target->id, names, models->count) !=
+            KVR_OK)
                 probe->models_read = false;
         pthread_mutex_lock(&target->lock);
         engine_models_free(target->models);
@@ -231,7 +237,8 @@ static void setup_next(struct probe *probe, uint64_t now_ms)
                 path = engine_detect_next_path(&probe->detect);
         }
         job->due_ms = now_ms + SETUP_AGAIN_MS;
-        job_send(probe, JOB_SETUP, "GET", path, (struct kvr_slice){NULL, 0}, POLL_TIMEOUT_MS, ENGINE_MODELS_BODY_MAX);
+        job_send(probe, JOB_SETUP, "GET", path, (struct kvr_slice){NULL, 0}, POLL_TIMEOUT_MS,
+                 ENGINE_MODELS_BODY_MAX);
 }
 
 static void setup_done(struct probe *probe, unsigned status, struct kvr_slice body, uint64_t now_ms)
@@ -261,7 +268,8 @@ static void setup_done(struct probe *probe, unsigned status, struct kvr_slice bo
         job->due_ms = now_ms + (probe->models_read ? MODELS_EVERY_MS : SETUP_AGAIN_MS);
 }
 
-/* ---- health ------------------------------------------------------------------------------------------------------- */
+/* ---- health
+ * ------------------------------------------------------------------------------------------------------- */
 
 static void count_probe(struct probe *probe, const char *result)
 {
@@ -276,34 +284,39 @@ static void health_send(struct probe *probe, uint64_t now_ms)
 {
         const struct router_config *config = probe->control->config;
         bool ready = atomic_load(&probe->target->shown_state) == KVR_READY;
-        uint64_t interval = !ready && config->health_interval_ms > NOT_READY_MS ? NOT_READY_MS : config->health_interval_ms;
+        uint64_t interval = !ready && config->health_interval_ms > NOT_READY_MS ? NOT_READY_MS
+                                                                                : config->health_interval_ms;
         const char *path = traits_of(probe)->health_paths[probe->health_path];
 
         probe->jobs[JOB_HEALTH].due_ms = now_ms + interval;
-        job_send(probe, JOB_HEALTH, "GET", path, (struct kvr_slice){NULL, 0}, (uint32_t)config->health_timeout_ms, 65536);
+        job_send(probe, JOB_HEALTH, "GET", path, (struct kvr_slice){NULL, 0},
+                 (uint32_t)config->health_timeout_ms, 65536);
 }
 
 /*
- * Before a replica gets its first request it is worth a moment to learn what it is: engine, models, size and kind of its
- * cache. Not for ever: a page that hangs must not keep it out.
+ * Before a replica gets its first request it is worth a moment to learn what it is: engine, models, size and
+ * kind of its cache. Not for ever: a page that hangs must not keep it out.
  */
 static bool is_known(struct probe *probe, uint64_t now_ms)
 {
-        bool polled = probe->round > 0 || probe->load_error[0] || probe->control->config->metrics_interval_ms == 0;
+        bool polled =
+                probe->round > 0 || probe->load_error[0] || probe->control->config->metrics_interval_ms == 0;
 
         if (atomic_load(&probe->target->shown_state) != KVR_STARTING)
                 return true;
         if (!probe->healthy_since_ms)
                 probe->healthy_since_ms = now_ms;
-        return (probe->detected && probe->models_read && polled) || now_ms - probe->healthy_since_ms >= KNOW_WITHIN_MS;
+        return (probe->detected && probe->models_read && polled) ||
+               now_ms - probe->healthy_since_ms >= KNOW_WITHIN_MS;
 }
 
-static void health_done(struct probe *probe, enum net_request_error error, unsigned status, struct kvr_slice body,
-                        uint64_t now_ms)
+static void health_done(struct probe *probe, enum net_request_error error, unsigned status,
+                        struct kvr_slice body, uint64_t now_ms)
 {
         struct fleet *fleet = probe->control->options.fleet;
         const struct engine_traits *traits = traits_of(probe);
-        enum engine_health health = engine_judge_health(traits->kind, traits->health_paths[probe->health_path], status, body);
+        enum engine_health health =
+                engine_judge_health(traits->kind, traits->health_paths[probe->health_path], status, body);
         char why[128];
 
         if (health == ENGINE_HEALTH_NEXT && probe->health_path + 1 < ENGINE_HEALTH_PATHS_MAX &&
@@ -327,17 +340,20 @@ static void health_done(struct probe *probe, enum net_request_error error, unsig
         else
                 snprintf(why, sizeof why, "%s answered %u", traits->health_paths[probe->health_path], status);
         target_probe_failed(fleet, probe->target, error == NET_REQUEST_CONNECT,
-                            health == ENGINE_HEALTH_LOADING || health == ENGINE_HEALTH_DRAINING, why, uv_hrtime());
+                            health == ENGINE_HEALTH_LOADING || health == ENGINE_HEALTH_DRAINING, why,
+                            uv_hrtime());
         if (error == NET_REQUEST_CONNECT && probe->detected && probe->target->spec.engine == ENGINE_AUTO) {
                 /* Another engine, or another version, may come back there. */
                 probe->detected = probe->models_read = false;
                 engine_detect_init(&probe->detect);
         }
-        log_say(probe->control->options.log, LOG_WARN, probe->target->url, "replica %s: health check of %s failed: %s",
-                name_of(probe), probe->target->url, why);
+        log_say(probe->control->options.log, LOG_WARN, probe->target->url,
+                "replica %s: health check of %s failed: %s", name_of(probe), probe->target->url, why);
 }
 
-/* ---- load --------------------------------------------------------------------------------------------------------- */
+/* ---- load
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 static void report_load(struct probe *probe)
 {
@@ -383,7 +399,8 @@ static void load_send(struct probe *probe, uint64_t now_ms)
         }
         if (probe->group == 0)
                 probe->poll_start_ns = uv_hrtime();
-        job_send(probe, JOB_LOAD, "GET", poll->path, (struct kvr_slice){NULL, 0}, POLL_TIMEOUT_MS, poll->body_bytes_max);
+        job_send(probe, JOB_LOAD, "GET", poll->path, (struct kvr_slice){NULL, 0}, POLL_TIMEOUT_MS,
+                 poll->body_bytes_max);
 }
 
 static void load_missing(struct probe *probe, const struct engine_poll *poll, unsigned status)
@@ -399,15 +416,17 @@ static void load_missing(struct probe *probe, const struct engine_poll *poll, un
         probe->group_dead[probe->group] = true;
         if (poll->group == 0) {
                 probe->load_known = false;
-                snprintf(probe->load_error, sizeof probe->load_error, "no load page (%s answered %u)", poll->path, status);
+                snprintf(probe->load_error, sizeof probe->load_error, "no load page (%s answered %u)",
+                         poll->path, status);
                 log_say(probe->control->options.log, LOG_WARN, NULL,
-                        "replica %s: %s answers %u, so its load is unknown and only what the router sent itself counts. %s",
+                        "replica %s: %s answers %u, so its load is unknown and only what the router sent "
+                        "itself counts. %s",
                         name_of(probe), poll->path, status, traits->notes ? traits->notes : "");
         }
 }
 
-static void load_done(struct probe *probe, enum net_request_error error, unsigned status, struct kvr_slice body,
-                      uint64_t now_ms)
+static void load_done(struct probe *probe, enum net_request_error error, unsigned status,
+                      struct kvr_slice body, uint64_t now_ms)
 {
         const struct engine_traits *traits = traits_of(probe);
         const struct engine_poll *poll = &traits->polls[probe->page[probe->group % GROUPS]];
@@ -415,7 +434,8 @@ static void load_done(struct probe *probe, enum net_request_error error, unsigne
         probe->jobs[JOB_LOAD].due_ms = now_ms;
         if (error != NET_REQUEST_OK) {
                 probe->load_known = false;
-                snprintf(probe->load_error, sizeof probe->load_error, "%.60s: %s", poll->path, net_request_error_text(error));
+                snprintf(probe->load_error, sizeof probe->load_error, "%.60s: %s", poll->path,
+                         net_request_error_text(error));
                 probe->jobs[JOB_LOAD].due_ms = now_ms + probe->control->config->metrics_interval_ms;
                 probe->group = 0;
                 return;
@@ -433,18 +453,21 @@ static void load_done(struct probe *probe, enum net_request_error error, unsigne
         } else if (poll->group == 0) {
                 probe->load_known = false;
                 snprintf(probe->load_error, sizeof probe->load_error,
-                         status == 200 ? "%.60s has no figures that are understood" : "%.60s answered %u", poll->path, status);
-                log_say(probe->control->options.log, LOG_WARN, name_of(probe), "replica %s: load unknown: %s", name_of(probe),
-                        probe->load_error);
+                         status == 200 ? "%.60s has no figures that are understood" : "%.60s answered %u",
+                         poll->path, status);
+                log_say(probe->control->options.log, LOG_WARN, name_of(probe), "replica %s: load unknown: %s",
+                        name_of(probe), probe->load_error);
         }
         probe->group++;
 }
 
-/* ---- trials and stalls -------------------------------------------------------------------------------------------- */
+/* ---- trials and stalls
+ * -------------------------------------------------------------------------------------------- */
 
 /*
- * One token from a replica whose requests failed or that seems to hang: only an answer proves that it answers. A busy
- * engine may be silent for long (a big prefill, a long answer that is not streamed), so silence alone is a suspicion.
+ * One token from a replica whose requests failed or that seems to hang: only an answer proves that it
+ * answers. A busy engine may be silent for long (a big prefill, a long answer that is not streamed), so
+ * silence alone is a suspicion.
  */
 static void trial_send(struct probe *probe)
 {
@@ -459,12 +482,16 @@ static void trial_send(struct probe *probe)
         if (target->models && target->models->count)
                 text_add_json(&job->body, target->models->items[0].id);
         else if (target->spec.model_count)
-                text_add_json(&job->body, (struct kvr_slice){target->spec.models[0], strlen(target->spec.models[0])});
+                text_add_json(&job->body,
+                              (struct kvr_slice){target->spec.models[0], strlen(target->spec.models[0])});
         pthread_mutex_unlock(&target->lock);
-        text_adds(&job->body, probe->trial_by_chat ? "\",\"messages\":[{\"role\":\"user\",\"content\":\"ping\"}],\"max_tokens\":1}"
-                                                   : "\",\"prompt\":\"ping\",\"max_tokens\":1}");
+        text_adds(&job->body,
+                  probe->trial_by_chat
+                          ? "\",\"messages\":[{\"role\":\"user\",\"content\":\"ping\"}],\"max_tokens\":1}"
+                          : "\",\"prompt\":\"ping\",\"max_tokens\":1}");
         if (!job->body.failed)
-                job_send(probe, JOB_TRIAL, "POST", probe->trial_by_chat ? "/v1/chat/completions" : "/v1/completions",
+                job_send(probe, JOB_TRIAL, "POST",
+                         probe->trial_by_chat ? "/v1/chat/completions" : "/v1/completions",
                          text_slice(&job->body), timeout_ms, 1 << 20);
 }
 
@@ -485,7 +512,8 @@ static void trial_done(struct probe *probe, enum net_request_error error, unsign
 
         probe->suspect = false;
         if (error == NET_REQUEST_OK && (status == 404 || status == 405 || status == 501)) {
-                /* It lacks this API: ask by the other one next time; with neither, a client's request must do. */
+                /* It lacks this API: ask by the other one next time; with neither, a client's request must
+                 * do. */
                 if (probe->trial_by_chat)
                         target_tick(fleet, target, uv_hrtime());
                 probe->trial_by_chat = !probe->trial_by_chat;
@@ -540,7 +568,8 @@ static void look_for_stall(struct probe *probe)
         trial_send(probe);
 }
 
-/* ---- the tick ----------------------------------------------------------------------------------------------------- */
+/* ---- the tick
+ * ----------------------------------------------------------------------------------------------------- */
 
 static void job_done(void *ctx, enum net_request_error error, unsigned status, struct kvr_slice body)
 {
@@ -553,7 +582,8 @@ static void job_done(void *ctx, enum net_request_error error, unsigned status, s
                 return;
         switch ((enum job)(job - probe->jobs)) {
         case JOB_SETUP:
-                setup_done(probe, error == NET_REQUEST_OK || error == NET_REQUEST_TOO_LARGE ? status : 0, body, now_ms);
+                setup_done(probe, error == NET_REQUEST_OK || error == NET_REQUEST_TOO_LARGE ? status : 0,
+                           body, now_ms);
                 break;
         case JOB_HEALTH:
                 health_done(probe, error, error == NET_REQUEST_OK ? status : 0, body, now_ms);
@@ -582,7 +612,8 @@ static void probe_step(struct probe *probe, uint64_t now_ms)
                 health_send(probe, now_ms);
         if (idle_and_due(probe, JOB_SETUP, now_ms) && !down)
                 setup_next(probe, now_ms);
-        if (idle_and_due(probe, JOB_LOAD, now_ms) && probe->detected && !down && probe->control->config->metrics_interval_ms)
+        if (idle_and_due(probe, JOB_LOAD, now_ms) && probe->detected && !down &&
+            probe->control->config->metrics_interval_ms)
                 load_send(probe, now_ms);
         if (!probe->jobs[JOB_TRIAL].request && trial_due(probe))
                 trial_send(probe);
@@ -650,7 +681,8 @@ static void leaving_step(struct control *control, uint64_t now_ms)
                         continue;
                 }
                 if (atomic_load(&target->streams)) {
-                        log_say(control->options.log, LOG_WARN, NULL, "replica %s: the drain-timeout is over, its running answers are cut",
+                        log_say(control->options.log, LOG_WARN, NULL,
+                                "replica %s: the drain-timeout is over, its running answers are cut",
                                 target->spec.name);
                         atomic_store(&target->abandoned, true);
                         control->options.on_leave(control->options.ctx);
@@ -677,7 +709,8 @@ static void follow_fleet(struct control *control)
                 }
                 *at = probe->next;
                 leaving_add(control, probe->target);
-                metrics_drop_replica(control->options.metrics, (struct kvr_slice){name_of(probe), strlen(name_of(probe))});
+                metrics_drop_replica(control->options.metrics,
+                                     (struct kvr_slice){name_of(probe), strlen(name_of(probe))});
                 probe_free(probe);
         }
 }

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What watches over the replicas, on the control thread's loop: finds out which engine each one is, reads its models,
- * capacity and load, probes its health, tries those that failed, notices those that hang. It speaks to the rest only
- * through target_* and kvr_replica_*.
+ * What watches over the replicas, on the control thread's loop: finds out which engine each one is, reads its
+ * models, capacity and load, probes its health, tries those that failed, notices those that hang. It speaks
+ * to the rest only through target_* and kvr_replica_*.
  *
  * Per replica, all timed by one tick:
  *
- *     set-up   detect the engine, read /v1/models     until done, after each restart, and again every MODELS_EVERY_MS
- *     health   the engine's health path               every health-interval, faster while it is not ready
- *     load     the engine's pages                     every metrics-interval
- *     trial    one token of inference                 while it is down because requests failed there
- *     stall    no clock of its own: bytes seen against requests waiting
+ *     set-up   detect the engine, read /v1/models     until done, after each restart, and again every
+ * MODELS_EVERY_MS health   the engine's health path               every health-interval, faster while it is
+ * not ready load     the engine's pages                     every metrics-interval trial    one token of
+ * inference                 while it is down because requests failed there stall    no clock of its own:
+ * bytes seen against requests waiting
  */
 #ifndef KVROUTE_ROUTER_CONTROL_H
 #define KVROUTE_ROUTER_CONTROL_H
@@ -29,12 +29,14 @@ struct control_options {
         struct metrics *metrics;
         struct logger *log;
         unsigned metrics_thread; /* number to count under */
-        /* A replica hangs (target->stalled_ns) or must be left (target->abandoned): requests there should move. */
+        /* A replica hangs (target->stalled_ns) or must be left (target->abandoned): requests there should
+         * move. */
         void (*on_leave)(void *ctx);
         void *ctx;
 };
 
-KVR_MUST_USE struct control *control_new(const struct control_options *options, const struct router_config *config);
+KVR_MUST_USE struct control *control_new(const struct control_options *options,
+                                         const struct router_config *config);
 /* Takes new intervals from now on; config is kept until the next call. */
 void control_set_config(struct control *control, const struct router_config *config);
 /* The load report's age and engine text for status pages, false if the replica is not watched. */
@@ -42,7 +44,7 @@ struct control_view {
         enum engine_kind engine;
         char version[64];
         bool detected;
-        bool load_known;   /* a load page was understood at the last poll */
+        bool load_known;     /* a load page was understood at the last poll */
         char load_error[96]; /* why not, or empty */
 };
 bool control_view(const struct control *control, const struct target *target, struct control_view *ret);

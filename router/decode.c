@@ -16,7 +16,7 @@ static enum decode_coding coding_of(struct kvr_slice name)
                 size_t len;
                 enum decode_coding coding;
         } known[] = {
-                {"identity", 8, DECODE_IDENTITY}, {"", 0, DECODE_IDENTITY},   {"gzip", 4, DECODE_GZIP},
+                {"identity", 8, DECODE_IDENTITY}, {"", 0, DECODE_IDENTITY},       {"gzip", 4, DECODE_GZIP},
                 {"x-gzip", 6, DECODE_GZIP},       {"deflate", 7, DECODE_DEFLATE}, {"zstd", 4, DECODE_ZSTD},
         };
 

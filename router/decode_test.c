@@ -22,11 +22,16 @@ static void fill(void)
 
 static size_t pack(enum decode_coding coding, size_t len)
 {
-        z_stream stream = {.next_in = (Bytef *)plain, .avail_in = (uInt)len, .next_out = (Bytef *)packed, .avail_out = SIZE};
+        z_stream stream = {.next_in = (Bytef *)plain,
+                           .avail_in = (uInt)len,
+                           .next_out = (Bytef *)packed,
+                           .avail_out = SIZE};
 
         if (coding == DECODE_ZSTD)
                 return ZSTD_compress(packed, SIZE, plain, len, 3);
-        assert_int_equal(deflateInit2(&stream, 6, Z_DEFLATED, coding == DECODE_GZIP ? 31 : 15, 8, Z_DEFAULT_STRATEGY), Z_OK);
+        assert_int_equal(
+                deflateInit2(&stream, 6, Z_DEFLATED, coding == DECODE_GZIP ? 31 : 15, 8, Z_DEFAULT_STRATEGY),
+                Z_OK);
         assert_int_equal(deflate(&stream, Z_FINISH), Z_STREAM_END);
         deflateEnd(&stream);
         return SIZE - stream.avail_out;
@@ -46,18 +51,25 @@ static void round_trips_up_to_the_limit(void **state)
                         struct text out = {0};
 
                         text_adds(&out, "x"); /* what is there already stays */
-                        assert_int_equal(decode_body(codings[i], (struct kvr_slice){packed, len}, lens[k], &out), DECODE_OK);
+                        assert_int_equal(
+                                decode_body(codings[i], (struct kvr_slice){packed, len}, lens[k], &out),
+                                DECODE_OK);
                         assert_int_equal(out.len, 1 + lens[k]);
                         assert_memory_equal(out.data + 1, plain, lens[k]);
                         text_clear(&out);
                         if (lens[k])
-                                assert_int_equal(decode_body(codings[i], (struct kvr_slice){packed, len}, lens[k] - 1, &out),
+                                assert_int_equal(decode_body(codings[i], (struct kvr_slice){packed, len},
+                                                             lens[k] - 1, &out),
                                                  DECODE_TOO_LARGE);
                         text_clear(&out);
-                        assert_int_equal(decode_body(codings[i], (struct kvr_slice){packed, len - 1}, SIZE, &out), DECODE_BAD);
+                        assert_int_equal(
+                                decode_body(codings[i], (struct kvr_slice){packed, len - 1}, SIZE, &out),
+                                DECODE_BAD);
                         text_clear(&out);
                         packed[len] = 'x';
-                        assert_int_equal(decode_body(codings[i], (struct kvr_slice){packed, len + 1}, SIZE, &out), DECODE_BAD);
+                        assert_int_equal(
+                                decode_body(codings[i], (struct kvr_slice){packed, len + 1}, SIZE, &out),
+                                DECODE_BAD);
                         text_free(&out);
                 }
         }
@@ -75,7 +87,8 @@ static void bombs_are_cut(void **state)
         assert_non_null(bomb);
         len = ZSTD_compress(bomb, 1 << 20, zeros, zeros_len, 1);
         assert_false(ZSTD_isError(len));
-        assert_int_equal(decode_body(DECODE_ZSTD, (struct kvr_slice){bomb, len}, 1 << 20, &out), DECODE_TOO_LARGE);
+        assert_int_equal(decode_body(DECODE_ZSTD, (struct kvr_slice){bomb, len}, 1 << 20, &out),
+                         DECODE_TOO_LARGE);
         assert_true(out.cap <= 4u << 20);
         text_free(&out);
         free(zeros);

@@ -50,16 +50,19 @@ static void plan_usage(struct exchange *exchange, const struct kvr_prompt *promp
             (exchange->api != KVR_API_CHAT && exchange->api != KVR_API_COMPLETIONS))
                 return;
         if (prompt->usage_denied)
-                add_edit(exchange, prompt->usage_denied, literal_length(exchange, prompt->usage_denied), "true", false);
+                add_edit(exchange, prompt->usage_denied, literal_length(exchange, prompt->usage_denied),
+                         "true", false);
         else if (prompt->stream_options_null)
-                add_edit(exchange, prompt->stream_options_null, literal_length(exchange, prompt->stream_options_null),
-                         "{\"include_usage\":true}", false);
+                add_edit(exchange, prompt->stream_options_null,
+                         literal_length(exchange, prompt->stream_options_null), "{\"include_usage\":true}",
+                         false);
         else if (prompt->has_stream_options && prompt->stream_options_insert)
                 add_edit(exchange, prompt->stream_options_insert, 0,
                          prompt->stream_options_empty ? "\"include_usage\":true" : "\"include_usage\":true,",
                          false);
         else if (!prompt->has_stream_options && !prompt->body_empty_object)
-                add_edit(exchange, prompt->body_insert, 0, "\"stream_options\":{\"include_usage\":true},", false);
+                add_edit(exchange, prompt->body_insert, 0, "\"stream_options\":{\"include_usage\":true},",
+                         false);
         else
                 return;
         exchange->usage_injected = true;
@@ -89,7 +92,8 @@ void edit_plan(struct exchange *exchange, const struct kvr_prompt *prompt)
 /* An engine that refuses unknown members gets none but the model's name, which engines know. */
 static bool wanted(const struct exchange *exchange, const struct body_edit *edit)
 {
-        const struct engine_traits *traits = engine_traits((enum engine_kind)atomic_load(&exchange->replica->engine));
+        const struct engine_traits *traits =
+                engine_traits((enum engine_kind)atomic_load(&exchange->replica->engine));
 
         return edit->known || !traits->rejects_unknown_fields;
 }
@@ -117,7 +121,8 @@ unsigned edit_body_pieces(const struct exchange *exchange, uv_buf_t *ret)
                 if (!wanted(exchange, edit))
                         continue;
                 ret[count++] = uv_buf_init(body->data + at, (unsigned)(edit->at - at));
-                ret[count++] = uv_buf_init(exchange->edit_text.data + edit->text_at, (unsigned)edit->text_len);
+                ret[count++] =
+                        uv_buf_init(exchange->edit_text.data + edit->text_at, (unsigned)edit->text_len);
                 at = edit->at + edit->remove;
         }
         if (at < body->len)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What documented options change in a request body on its way to a replica: the alias' target as model, the usage wish in
- * streams, the tenant's salt. The client's bytes stay as they are; edits name ranges of them and what stands instead.
+ * What documented options change in a request body on its way to a replica: the alias' target as model, the
+ * usage wish in streams, the tenant's salt. The client's bytes stay as they are; edits name ranges of them
+ * and what stands instead.
  */
 #ifndef KVROUTE_ROUTER_EDIT_H
 #define KVROUTE_ROUTER_EDIT_H

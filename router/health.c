@@ -58,8 +58,8 @@ bool health_probe_ok(struct health *health, const struct health_limits *limits)
         }
 }
 
-bool health_probe_failed(struct health *health, const struct health_limits *limits, bool refused, bool starting,
-                         uint64_t last_byte_ns, uint64_t now_ns)
+bool health_probe_failed(struct health *health, const struct health_limits *limits, bool refused,
+                         bool starting, uint64_t last_byte_ns, uint64_t now_ns)
 {
         health->probe_successes = 0;
         if (refused && health->state != KVR_STARTING)
@@ -75,7 +75,8 @@ bool health_probe_failed(struct health *health, const struct health_limits *limi
         }
         if (health->state == KVR_DOWN)
                 return false;
-        return go_down(health, false, starting ? "engine says it is not ready" : "health probes fail", now_ns);
+        return go_down(health, false, starting ? "engine says it is not ready" : "health probes fail",
+                       now_ns);
 }
 
 bool health_traffic_ok(struct health *health)
@@ -90,11 +91,12 @@ bool health_traffic_ok(struct health *health)
         return set_state(health, KVR_READY);
 }
 
-bool health_traffic_failed(struct health *health, const struct health_limits *limits, enum health_failure failure,
-                           uint64_t now_ns)
+bool health_traffic_failed(struct health *health, const struct health_limits *limits,
+                           enum health_failure failure, uint64_t now_ns)
 {
         static const char *const why[] = {
-                "connections are refused", "connections break", "requests time out", "requests fail", "requests hang",
+                "connections are refused", "connections break", "requests time out",
+                "requests fail",           "requests hang",
         };
 
         if (failure == HEALTH_REFUSED)

@@ -120,7 +120,8 @@ static void failures_count_in_a_row_only(void **state)
                 health_traffic_ok(&health);
         }
         assert_int_equal(health_state(&health), KVR_READY);
-        assert_true(health_traffic_failed(&health, &limits, HEALTH_STALL, 0)); /* a stall was long enough in itself */
+        assert_true(health_traffic_failed(&health, &limits, HEALTH_STALL,
+                                          0)); /* a stall was long enough in itself */
 }
 
 static void last_resort_success_brings_it_back(void **state)

@@ -79,8 +79,9 @@ static void keep_prompt(struct exchange *exchange, const struct kvr_prompt *prom
         if (exchange->priority == 0)
                 exchange->priority = prompt->priority;
         if (exchange->affinity_key_len == 0 && prompt->hint.len) {
-                exchange->affinity_key_len =
-                        prompt->hint.len < sizeof exchange->affinity ? prompt->hint.len : sizeof exchange->affinity;
+                exchange->affinity_key_len = prompt->hint.len < sizeof exchange->affinity
+                                                     ? prompt->hint.len
+                                                     : sizeof exchange->affinity;
                 memcpy(exchange->affinity, prompt->hint.data, exchange->affinity_key_len);
         }
         if (prompt->previous_id.len)
@@ -130,10 +131,11 @@ bool identify_decode(struct exchange *exchange)
         const struct router_config *config = exchange->worker->config;
         enum decode_result result;
 
-        if (exchange->encoding == DECODE_IDENTITY || exchange->encoding == DECODE_UNKNOWN || exchange->body.len == 0)
+        if (exchange->encoding == DECODE_IDENTITY || exchange->encoding == DECODE_UNKNOWN ||
+            exchange->body.len == 0)
                 return false;
-        result = decode_body((enum decode_coding)exchange->encoding, text_slice(&exchange->body), config->max_body_bytes,
-                             &exchange->decoded);
+        result = decode_body((enum decode_coding)exchange->encoding, text_slice(&exchange->body),
+                             config->max_body_bytes, &exchange->decoded);
         switch (result) {
         case DECODE_OK:
                 exchange->send_decoded = config->forward_decoded;
@@ -142,7 +144,8 @@ bool identify_decode(struct exchange *exchange)
                 text_clear(&exchange->decoded);
                 return false;
         case DECODE_TOO_LARGE:
-                reply_error(exchange, 413, "body_too_large", "the body decodes to more than the limit (max-body)", 0);
+                reply_error(exchange, 413, "body_too_large",
+                            "the body decodes to more than the limit (max-body)", 0);
                 return true;
         case DECODE_NOMEM:
                 break;
@@ -158,10 +161,12 @@ static void count_unkeyed(struct exchange *exchange, enum kvr_status status, con
 
         metrics_add(proxy->metrics, exchange->worker->number,
                     metrics_series(proxy->metrics, exchange->worker->number, METRIC_UNKEYED, &label), 1);
-        log_say(proxy->log, LOG_DEBUG, NULL, "request %s is routed by load only: %s", exchange->request_id, err->message);
+        log_say(proxy->log, LOG_DEBUG, NULL, "request %s is routed by load only: %s", exchange->request_id,
+                err->message);
 }
 
-enum kvr_status identify(struct exchange *exchange, struct kvr_prompt *ret, bool *ret_keyed, struct kvr_error *err)
+enum kvr_status identify(struct exchange *exchange, struct kvr_prompt *ret, bool *ret_keyed,
+                         struct kvr_error *err)
 {
         bool readable = exchange->encoding == DECODE_IDENTITY || exchange->decoded.len;
         enum kvr_status status;

@@ -22,7 +22,8 @@ static const struct {
         const char *name;
         int (*run)(int argc, char **argv); /* argv[0] is the command */
 } commands[] = {
-        {"serve", run_serve}, {"check", run_check}, {"mock", sim_mock_main}, {"bench", sim_bench_main}, {"demo", sim_demo_main},
+        {"serve", run_serve},      {"check", run_check},    {"mock", sim_mock_main},
+        {"bench", sim_bench_main}, {"demo", sim_demo_main},
 };
 
 int main(int argc, char **argv)
@@ -35,7 +36,9 @@ int main(int argc, char **argv)
                         return commands[i].run(argc - 1, argv + 1);
         }
         if (argc < 2) {
-                fputs("kvroute: a command is missing: serve, check, mock, bench or demo; see kvroute --help\n", stderr);
+                fputs("kvroute: a command is missing: serve, check, mock, bench or demo; see kvroute "
+                      "--help\n",
+                      stderr);
                 return 2;
         }
         if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0) {

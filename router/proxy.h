@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The data path: what the files worker.c, client.c, route.c, relay.c, reply.c and account.c share. Nobody else includes
- * this but the control side, which makes workers and reads their counters.
+ * The data path: what the files worker.c, client.c, route.c, relay.c, reply.c and account.c share. Nobody
+ * else includes this but the control side, which makes workers and reads their counters.
  *
  *   client.c   reads requests from clients, in every state notices when they leave
  *   identify.c what the request says of itself: prompt, model, session, workload
@@ -20,8 +20,8 @@
  *                 QUEUED ───┘
  *   TUNNEL after 101. From every state the client may leave: exchange_abort.
  *
- * Rules: an exchange has at most one ticket and one upstream connection at a time; exchange_end is the only way out and
- * settles, logs and counts exactly once. Everything here belongs to one worker's thread.
+ * Rules: an exchange has at most one ticket and one upstream connection at a time; exchange_end is the only
+ * way out and settles, logs and counts exactly once. Everything here belongs to one worker's thread.
  */
 #ifndef KVROUTE_ROUTER_PROXY_H
 #define KVROUTE_ROUTER_PROXY_H
@@ -41,12 +41,13 @@
 #include "proto/text.h"
 #include "target.h"
 
-#define CLIENT_INPUT_MAX  (HTTP1_HEAD_BYTES_MAX + NET_READ_BYTES) /* bytes held of a head or of pipelined requests */
-#define HELD_BYTES_MAX    8192  /* of an answer whose first event is not complete yet */
-#define REQUEST_ID_MAX    128   /* longer or odd request ids are replaced */
-#define FIN_PROBE_MS      100   /* see client.c: is a client that sent FIN still there? */
-#define TICK_MS           50    /* queue, and limits without a deadline of their own */
-#define POOL_BUCKETS      64
+#define CLIENT_INPUT_MAX \
+        (HTTP1_HEAD_BYTES_MAX + NET_READ_BYTES) /* bytes held of a head or of pipelined requests */
+#define HELD_BYTES_MAX 8192                     /* of an answer whose first event is not complete yet */
+#define REQUEST_ID_MAX 128                      /* longer or odd request ids are replaced */
+#define FIN_PROBE_MS   100                      /* see client.c: is a client that sent FIN still there? */
+#define TICK_MS        50                       /* queue, and limits without a deadline of their own */
+#define POOL_BUCKETS   64
 
 struct worker;
 struct exchange;
@@ -55,39 +56,41 @@ struct exchange;
 struct proxy {
         struct kvr_router *router;
         struct fleet *fleet;
-        _Atomic(const struct router_config *) config; /* replaced by a reload; old ones are kept until the end */
+        _Atomic(const struct router_config *)
+                config; /* replaced by a reload; old ones are kept until the end */
         struct metrics *metrics;
         struct logger *log;
-        int access_fd;  /* -1: none */
+        int access_fd; /* -1: none */
         uint64_t seed;
         uint64_t start_unix_ms;
         atomic_bool draining;
-        atomic_bool abandon; /* the drain time is over: what still runs is cut */
-        atomic_uint leave_count; /* raised when requests should leave a replica: it hangs, or its drain time is over */
-        atomic_ullong body_bytes;  /* of all request bodies held */
-        atomic_uint connections;   /* of clients */
+        atomic_bool abandon;      /* the drain time is over: what still runs is cut */
+        atomic_uint leave_count;  /* raised when requests should leave a replica: it hangs, or its drain time
+                                     is over */
+        atomic_ullong body_bytes; /* of all request bodies held */
+        atomic_uint connections;  /* of clients */
         unsigned connections_max;
-        atomic_uint queued;        /* requests in all queues */
-        atomic_ullong id_counter;  /* for request ids */
+        atomic_uint queued;       /* requests in all queues */
+        atomic_ullong id_counter; /* for request ids */
         uint64_t id_prefix;
-        atomic_uint running; /* worker threads that have not ended */
+        atomic_uint running;           /* worker threads that have not ended */
         struct net_loop *control_loop; /* woken when one ends */
         struct worker *workers;
         unsigned worker_count;
 };
 
 enum deadline_kind { /* numbers of the worker's kinds, in order of creation */
-        DEADLINE_HEAD,
-        DEADLINE_KEEP_ALIVE,
-        DEADLINE_CONNECT,
-        DEADLINE_FIRST_BYTE,
-        DEADLINE_IDLE,
-        DEADLINE_FIN_PROBE,
-        DEADLINE_POOL,
-        DEADLINE_TICK,
-        DEADLINE_HEARTBEAT,
-        DEADLINE_LINGER,
-        DEADLINE_KIND_COUNT,
+                     DEADLINE_HEAD,
+                     DEADLINE_KEEP_ALIVE,
+                     DEADLINE_CONNECT,
+                     DEADLINE_FIRST_BYTE,
+                     DEADLINE_IDLE,
+                     DEADLINE_FIN_PROBE,
+                     DEADLINE_POOL,
+                     DEADLINE_TICK,
+                     DEADLINE_HEARTBEAT,
+                     DEADLINE_LINGER,
+                     DEADLINE_KIND_COUNT,
 };
 
 enum client_state {
@@ -99,14 +102,15 @@ enum client_state {
 struct client {
         struct net_conn *conn;
         struct worker *worker;
-        struct client *prev, *next; /* in the worker's list */
-        struct net_deadline deadline;   /* head, keep-alive, idle, linger */
+        struct client *prev, *next;   /* in the worker's list */
+        struct net_deadline deadline; /* head, keep-alive, idle, linger */
         struct net_deadline fin_probe;
-        struct text input;          /* a partial head, or what came behind the current request */
+        struct text input; /* a partial head, or what came behind the current request */
         struct exchange *exchange;
         enum client_state state;
         bool fin;     /* it sent FIN: it may be gone, or wait for its answer */
-        bool linger;  /* parts of a request are unread: discard them for a while, or the close would eat the answer */
+        bool linger;  /* parts of a request are unread: discard them for a while, or the close would eat the
+                         answer */
         bool running; /* client_run is on the stack: frees are left to it */
         bool closed;
         unsigned fin_probes;
@@ -116,20 +120,20 @@ struct upstream {
         struct net_conn *conn;
         struct worker *worker;
         struct target *target;
-        struct exchange *exchange;  /* NULL: idle in the pool */
+        struct exchange *exchange;    /* NULL: idle in the pool */
         struct upstream *prev, *next; /* in the pool's bucket */
         struct net_deadline deadline;
         unsigned requests;
 };
 
 enum exchange_state {
-        EXCHANGE_BODY,       /* the client is sending the body */
-        EXCHANGE_READY,      /* being routed */
-        EXCHANGE_QUEUED,     /* every candidate is full or paused */
+        EXCHANGE_BODY,   /* the client is sending the body */
+        EXCHANGE_READY,  /* being routed */
+        EXCHANGE_QUEUED, /* every candidate is full or paused */
         EXCHANGE_CONNECTING,
-        EXCHANGE_WAITING,    /* sent, no answer yet */
-        EXCHANGE_RELAYING,   /* the answer's head was read */
-        EXCHANGE_TUNNEL,     /* 101: bytes both ways */
+        EXCHANGE_WAITING,  /* sent, no answer yet */
+        EXCHANGE_RELAYING, /* the answer's head was read */
+        EXCHANGE_TUNNEL,   /* 101: bytes both ways */
 };
 
 /* How a try fails. The names are those of upstream_errors_total{kind}. */
@@ -146,13 +150,14 @@ enum failure {
 };
 
 enum framing {
-        FRAME_NONE,    /* no body */
-        FRAME_LENGTH,  /* Content-Length as the replica said */
+        FRAME_NONE,   /* no body */
+        FRAME_LENGTH, /* Content-Length as the replica said */
         FRAME_CHUNKED,
-        FRAME_CLOSE,   /* to an HTTP/1.0 client: until the end of the connection */
+        FRAME_CLOSE, /* to an HTTP/1.0 client: until the end of the connection */
 };
 
-/* Bytes [at, at + remove) of the body are replaced by a piece of edit_text. The body itself is never touched. */
+/* Bytes [at, at + remove) of the body are replaced by a piece of edit_text. The body itself is never touched.
+ */
 #define BODY_EDITS_MAX 3
 struct body_edit {
         size_t at, remove, text_at, text_len;
@@ -166,34 +171,35 @@ struct exchange {
 
         /* the request */
         uint64_t start_ns, decision_start_ns, routed_ns, sent_ns, first_byte_ns, first_token_ns;
-        uint64_t queued_ns;      /* when it entered the queue, 0 if it never did */
-        struct text target;      /* as sent: "/v1/chat/completions?x=1" */
-        struct kvr_slice path;   /* in target */
+        uint64_t queued_ns;    /* when it entered the queue, 0 if it never did */
+        struct text target;    /* as sent: "/v1/chat/completions?x=1" */
+        struct kvr_slice path; /* in target */
         char method[24];
         struct text fields;      /* end-to-end header fields without those below, rendered */
         struct text credentials; /* authorization and x-api-key fields, rendered */
         struct text body;
-        struct text decoded;     /* of a compressed body: for routing, and sent on with --forward-decoded */
-        size_t body_reserved;    /* in proxy->body_bytes */
-        bool body_over;          /* the budget has no room for it */
-        int64_t body_left;       /* of a body with a length */
+        struct text decoded;  /* of a compressed body: for routing, and sent on with --forward-decoded */
+        size_t body_reserved; /* in proxy->body_bytes */
+        bool body_over;       /* the budget has no room for it */
+        int64_t body_left;    /* of a body with a length */
         struct http1_parser body_parser; /* of a chunked one */
         enum kvr_api api;
         bool head_request, http10, keep_alive, upgrade, body_chunked, expects;
         uint8_t encoding; /* enum decode_coding */
         char request_id[REQUEST_ID_MAX + 1];
-        char model[KVR_NAME_MAX];       /* as the client wrote it, cut */
-        char real_model[KVR_NAME_MAX];  /* after aliases */
+        char model[KVR_NAME_MAX];      /* as the client wrote it, cut */
+        char real_model[KVR_NAME_MAX]; /* after aliases */
         uint64_t affinity_key_len;
-        char affinity[256];             /* session key; empty when none */
+        char affinity[256]; /* session key; empty when none */
         char workload[64];
-        char upgrade_to[64];            /* value of the Upgrade field */
-        char content_encoding[64];      /* value of that field; sent on unless the decoded body is */
+        char upgrade_to[64];       /* value of the Upgrade field */
+        char content_encoding[64]; /* value of that field; sent on unless the decoded body is */
         bool send_decoded;
         int32_t priority;
         bool stream, several;
         bool usage_injected; /* we asked for the usage chunk, the client did not: hide it */
-        struct body_edit edits[BODY_EDITS_MAX]; /* what documented options change in the body, in order of place */
+        struct body_edit
+                edits[BODY_EDITS_MAX]; /* what documented options change in the body, in order of place */
         unsigned edit_count;
         struct text edit_text;
 
@@ -204,11 +210,11 @@ struct exchange {
         kvr_replica_id pinned;
         kvr_replica_id tried[KVR_TRIED_MAX];
         uint32_t tried_count, tries;
-        bool fresh_only;  /* a pooled connection was stale: take a new one */
+        bool fresh_only;          /* a pooled connection was stale: take a new one */
         struct text request_head; /* as sent to the replica */
         unsigned fail_status;     /* what to answer when no other replica can be tried */
         const char *fail_code, *fail_message;
-        bool reached;             /* some replica took a connection */
+        bool reached; /* some replica took a connection */
         bool counted_waiting;
         struct upstream *upstream;
         struct exchange *queue_prev, *queue_next;
@@ -222,10 +228,10 @@ struct exchange {
         uint16_t status;
         enum framing framing;
         bool head_read;
-        bool head_held;  /* rendered, not sent: the client has seen nothing */
+        bool head_held; /* rendered, not sent: the client has seen nothing */
         bool head_sent;
         bool early_head; /* sent by a heartbeat, before the replica said anything */
-        bool committed;  /* a byte of the replica's answer reached the client: no other replica can help now */
+        bool committed; /* a byte of the replica's answer reached the client: no other replica can help now */
         bool sse, answer_keep_alive;
         bool error_event; /* the engine reported an error inside the stream */
         bool cut;         /* the answer broke off */
@@ -256,9 +262,9 @@ struct worker {
         struct kvr_parser *parser;
         struct http1_head head; /* scratch of whoever parses a head right now */
         struct text scratch, scratch2;
-        struct client clients; /* list head */
+        struct client clients;              /* list head */
         struct upstream pool[POOL_BUCKETS]; /* list heads */
-        struct exchange queue; /* list head, most urgent first */
+        struct exchange queue;              /* list head, most urgent first */
         unsigned queue_len;
         unsigned leaves_seen;
         struct exchange *free_exchanges;
@@ -315,11 +321,11 @@ void send_begin(struct exchange *exchange);
 /* Counts a failure in the metrics and, as far as it is one, against the replica's health. */
 void count_failure(struct exchange *exchange, enum failure failure);
 /*
- * The try failed before the client saw anything. Goes elsewhere, or answers status/code. retryable false: no other
- * replica is tried.
+ * The try failed before the client saw anything. Goes elsewhere, or answers status/code. retryable false: no
+ * other replica is tried.
  */
-void route_failed(struct exchange *exchange, enum failure failure, bool retryable, unsigned status, const char *code,
-                  const char *message);
+void route_failed(struct exchange *exchange, enum failure failure, bool retryable, unsigned status,
+                  const char *code, const char *message);
 /* No replica is left: answers why. */
 void route_refuse(struct exchange *exchange);
 void route_add_tried(struct exchange *exchange, kvr_replica_id id);
@@ -336,7 +342,8 @@ extern const struct net_ops upstream_ops;
 void relay_on_deadline(struct net_deadline *deadline); /* first byte and idle limit of an upstream */
 void relay_on_heartbeat(struct net_deadline *deadline);
 void relay_arm_heartbeat(struct exchange *exchange);
-/* Writes body bytes in the client's framing, `last` ends the body. False: the client is gone and the exchange over. */
+/* Writes body bytes in the client's framing, `last` ends the body. False: the client is gone and the exchange
+ * over. */
 bool relay_write(struct exchange *exchange, struct kvr_slice data, bool last);
 /* The answer ends here, by our own will: elsewhere if the client has seen nothing, else cut. */
 void relay_cut(struct exchange *exchange, const char *why);
@@ -344,7 +351,8 @@ void relay_cut(struct exchange *exchange, const char *why);
 void relay_own_fields(struct exchange *exchange, struct text *head);
 /* The client took what was pending: read on. */
 void relay_resume(struct exchange *exchange);
-/* A byte of framing that changes nothing, to learn whether the client is still there; false: not possible here. */
+/* A byte of framing that changes nothing, to learn whether the client is still there; false: not possible
+ * here. */
 bool relay_probe_client(struct exchange *exchange);
 
 /* ---- reply.c ---- */
@@ -365,11 +373,12 @@ bool reply_local(struct exchange *exchange);
 const char *reply_reason_phrase(unsigned status);
 
 /* ---- account.c ---- */
-/* Settles, logs, counts, gives everything back and frees the exchange. Closes the upstream unless it was pooled. */
+/* Settles, logs, counts, gives everything back and frees the exchange. Closes the upstream unless it was
+ * pooled. */
 void exchange_end(struct exchange *exchange, enum kvr_end end);
 /*
- * Reads the usage and settles the ticket for good. Done before the answer's last byte is written: the client's next
- * request may be here before we return, and must find what this one taught.
+ * Reads the usage and settles the ticket for good. Done before the answer's last byte is written: the
+ * client's next request may be here before we return, and must find what this one taught.
  */
 void exchange_book(struct exchange *exchange, enum kvr_end end);
 /* Settles the current ticket only (a try that failed). */

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The answer's way back. Each read from the replica is one write to the client, at once; while the client has not taken
- * it, the replica is not read. Bodies are re-framed (chunked, length, or close), so trailers and chunk extensions end
- * here.
+ * The answer's way back. Each read from the replica is one write to the client, at once; while the client has
+ * not taken it, the replica is not read. Bodies are re-framed (chunked, length, or close), so trailers and
+ * chunk extensions end here.
  *
  * What the client sees, and what a failure then means:
  *
- *     nothing          the head is held back until the first body byte (of SSE: the first event): another replica is tried
- *     comments only    a heartbeat sent head and comments: another replica is tried, errors become events
- *     a part           committed: the connection is cut without the body's end, so that nobody takes it for whole
+ *     nothing          the head is held back until the first body byte (of SSE: the first event): another
+ * replica is tried comments only    a heartbeat sent head and comments: another replica is tried, errors
+ * become events a part           committed: the connection is cut without the body's end, so that nobody
+ * takes it for whole
  */
 #include "proxy.h"
 
@@ -19,7 +20,8 @@
 
 #define RETRY_AFTER_MAX_S 3600 /* a replica's wish beyond that is cut */
 
-/* ---- writing to the client ---------------------------------------------------------------------------------------- */
+/* ---- writing to the client
+ * ---------------------------------------------------------------------------------------- */
 
 void relay_arm_heartbeat(struct exchange *exchange)
 {
@@ -27,7 +29,8 @@ void relay_arm_heartbeat(struct exchange *exchange)
                 net_deadline_arm(&exchange->worker->deadlines, &exchange->heartbeat, DEADLINE_HEARTBEAT);
 }
 
-/* The client does not take more for now: stop reading the replica, and do not wait for the client for ever. */
+/* The client does not take more for now: stop reading the replica, and do not wait for the client for ever.
+ */
 static void wait_for_client(struct exchange *exchange)
 {
         struct worker *worker = exchange->worker;
@@ -42,7 +45,8 @@ static void wait_for_client(struct exchange *exchange)
 void relay_resume(struct exchange *exchange)
 {
         net_deadline_disarm(&exchange->client->deadline);
-        if (!exchange->upstream || (exchange->state != EXCHANGE_RELAYING && exchange->state != EXCHANGE_TUNNEL))
+        if (!exchange->upstream ||
+            (exchange->state != EXCHANGE_RELAYING && exchange->state != EXCHANGE_TUNNEL))
                 return;
         net_deadline_arm(&exchange->worker->deadlines, &exchange->upstream->deadline, DEADLINE_IDLE);
         net_read_start(exchange->upstream->conn);
@@ -107,7 +111,9 @@ bool relay_probe_client(struct exchange *exchange)
         return net_write(exchange->client->conn, &buf, 1) == 0;
 }
 
-/* ---- head --------------------------------------------------------------------------------------------------------- */
+/* ---- head
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 void relay_own_fields(struct exchange *exchange, struct text *head)
 {
@@ -139,7 +145,8 @@ static uint64_t retry_after_s(const struct http1_head *head)
         memcpy(text, field->value.data, field->value.len);
         text[field->value.len] = '\0';
         if (text[0] >= '0' && text[0] <= '9') {
-                for (const char *digit = text; *digit >= '0' && *digit <= '9' && seconds < RETRY_AFTER_MAX_S; digit++)
+                for (const char *digit = text; *digit >= '0' && *digit <= '9' && seconds < RETRY_AFTER_MAX_S;
+                     digit++)
                         seconds = seconds * 10 + (uint64_t)(*digit - '0');
         } else if (strptime(text, "%a, %d %b %Y %H:%M:%S GMT", &tm)) {
                 at = timegm(&tm);
@@ -157,7 +164,8 @@ static uint64_t shortest_pause_s(struct exchange *exchange)
         struct kvr_decision decision = {0};
         size_t count;
 
-        if (kvr_explain(exchange->worker->proxy->router, &request, &decision, NULL, 0, &count, NULL) != KVR_E_BUSY)
+        if (kvr_explain(exchange->worker->proxy->router, &request, &decision, NULL, 0, &count, NULL) !=
+            KVR_E_BUSY)
                 return 0;
         return (decision.retry_after_ns + 999999999) / 1000000000;
 }
@@ -198,7 +206,8 @@ static void render_head(struct exchange *exchange, const struct http1_head *head
         for (uint32_t i = 0; i < head->field_count; i++) {
                 struct kvr_slice name = head->fields[i].name;
 
-                if (http1_hop_by_hop(head, name) || http1_is(name, "content-length") || http1_is(name, "x-request-id") ||
+                if (http1_hop_by_hop(head, name) || http1_is(name, "content-length") ||
+                    http1_is(name, "x-request-id") ||
                     (name.len > 10 && strncasecmp(name.data, "x-kvroute-", 10) == 0) ||
                     (retry_s && http1_is(name, "retry-after")))
                         continue;
@@ -235,7 +244,8 @@ static bool pushed_back(struct exchange *exchange, const struct http1_head *head
         if (wish_s)
                 kvr_replica_pause(proxy->router, exchange->replica->id, uv_hrtime() + wish_s * 1000000000);
         if (route_has_other(exchange)) {
-                route_failed(exchange, FAIL_PUSHBACK, true, head->status, "overloaded", "the replica is overloaded");
+                route_failed(exchange, FAIL_PUSHBACK, true, head->status, "overloaded",
+                             "the replica is overloaded");
                 return true;
         }
         shortest_s = shortest_pause_s(exchange);
@@ -305,7 +315,8 @@ static bool take_head(struct exchange *exchange, const struct http1_head *head)
         uint64_t retry_s = 0;
 
         exchange->head_read = true;
-        exchange->answer_keep_alive = head->keep_alive && (head->chunked || head->content_length >= 0 || head->no_body);
+        exchange->answer_keep_alive =
+                head->keep_alive && (head->chunked || head->content_length >= 0 || head->no_body);
         exchange->sse = is_sse(head) && !head->no_body;
         if (head->status == 101 && exchange->upgrade)
                 return tunnel_begin(exchange, head);
@@ -317,8 +328,8 @@ static bool take_head(struct exchange *exchange, const struct http1_head *head)
         }
         exchange->state = EXCHANGE_RELAYING;
         exchange->status = head->status;
-        usage_tap_init(&exchange->tap, (enum engine_kind)atomic_load(&exchange->replica->engine), exchange->api,
-                       exchange->several);
+        usage_tap_init(&exchange->tap, (enum engine_kind)atomic_load(&exchange->replica->engine),
+                       exchange->api, exchange->several);
         exchange->tapped = exchange->api != KVR_API_OTHER && head->status == 200;
         sse_init(&exchange->scanner);
         if (exchange->early_head)
@@ -335,7 +346,9 @@ static bool take_head(struct exchange *exchange, const struct http1_head *head)
         return true;
 }
 
-/* ---- body --------------------------------------------------------------------------------------------------------- */
+/* ---- body
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 /* An error the client caused would meet the same answer elsewhere. */
 static bool is_clients_fault(struct kvr_slice data)
@@ -373,7 +386,8 @@ static bool on_event(void *ctx, const struct sse_event *event)
         if (event->first_token)
                 saw_first_token(exchange);
         if (event->kind == SSE_ERROR) {
-                if (!exchange->committed && exchange->scanner.data_events == 0 && !is_clients_fault(event->data))
+                if (!exchange->committed && exchange->scanner.data_events == 0 &&
+                    !is_clients_fault(event->data))
                         delivery->died = true;
                 exchange->error_event = true;
         }
@@ -447,13 +461,15 @@ static bool deliver(struct exchange *exchange, struct kvr_slice data, bool last)
                 struct delivery rest = {exchange, &exchange->worker->scratch, false};
 
                 sse_filter_end(&exchange->scanner, on_passing, &rest);
-                data = text_slice(&exchange->worker->scratch); /* what passed before, and what was held back */
+                data = text_slice(
+                        &exchange->worker->scratch); /* what passed before, and what was held back */
         }
         if (held && exchange->sse && exchange->worker->config->hold_head) {
                 text_add_slice(&exchange->held, data);
                 if (!may_release(exchange, last))
                         return true;
-                if (last && exchange->scanner.events == 0 && exchange->held.len == 0 && exchange->status == 200) {
+                if (last && exchange->scanner.events == 0 && exchange->held.len == 0 &&
+                    exchange->status == 200) {
                         died_in_prefill(exchange); /* a stream that ended with nothing in it */
                         return false;
                 }
@@ -469,7 +485,8 @@ static bool deliver(struct exchange *exchange, struct kvr_slice data, bool last)
 static void answer_complete(struct exchange *exchange)
 {
         struct upstream *upstream = exchange->upstream;
-        const struct engine_traits *traits = engine_traits((enum engine_kind)atomic_load(&exchange->replica->engine));
+        const struct engine_traits *traits =
+                engine_traits((enum engine_kind)atomic_load(&exchange->replica->engine));
         bool reusable = exchange->answer_keep_alive && net_pending(upstream->conn) == 0 &&
                         !(exchange->sse && traits->closes_after_stream);
 
@@ -501,14 +518,16 @@ static void on_span(void *ctx, const char *data, size_t len)
         span->len += len;
 }
 
-/* The answer broke after the client saw a part of it: cut the connection, so that nobody takes it for whole. */
+/* The answer broke after the client saw a part of it: cut the connection, so that nobody takes it for whole.
+ */
 static void broken(struct exchange *exchange, enum failure failure)
 {
         struct proxy *proxy = exchange->worker->proxy;
 
         count_failure(exchange, failure);
-        log_say(proxy->log, LOG_WARN, exchange->replica->spec.name, "replica %s: an answer broke off after %llu bytes (request %s)",
-                exchange->replica->spec.name, (unsigned long long)exchange->body_in, exchange->request_id);
+        log_say(proxy->log, LOG_WARN, exchange->replica->spec.name,
+                "replica %s: an answer broke off after %llu bytes (request %s)", exchange->replica->spec.name,
+                (unsigned long long)exchange->body_in, exchange->request_id);
         exchange->cut = true;
         exchange->keep_alive = false;
         exchange_end(exchange, KVR_END_FAILED);
@@ -533,7 +552,8 @@ static void body_bytes(struct exchange *exchange, char *data, size_t len)
                 if (exchange->committed)
                         broken(exchange, FAIL_PROTOCOL);
                 else
-                        route_failed(exchange, FAIL_PROTOCOL, true, 502, "upstream_error", "the replica does not speak HTTP");
+                        route_failed(exchange, FAIL_PROTOCOL, true, 502, "upstream_error",
+                                     "the replica does not speak HTTP");
                 return;
         }
         if (used < len)
@@ -582,7 +602,8 @@ static void head_bytes(struct exchange *exchange, char *data, size_t len)
                 return;
         }
         if (result != HTTP1_DONE) {
-                route_failed(exchange, FAIL_PROTOCOL, true, 502, "upstream_error", "the replica does not speak HTTP");
+                route_failed(exchange, FAIL_PROTOCOL, true, 502, "upstream_error",
+                             "the replica does not speak HTTP");
                 return;
         }
         if (!take_head(exchange, head))
@@ -595,7 +616,8 @@ static void head_bytes(struct exchange *exchange, char *data, size_t len)
         body_bytes(exchange, data + used, len - used);
 }
 
-/* ---- events of the connection to the replica ---------------------------------------------------------------------- */
+/* ---- events of the connection to the replica
+ * ---------------------------------------------------------------------- */
 
 static void on_connect(struct net_conn *conn, int error)
 {
@@ -629,8 +651,9 @@ static void on_end(struct net_conn *conn, int error)
                 if (upstream->requests > 1 && exchange->answer_input.len == 0)
                         route_again(exchange);
                 else
-                        route_failed(exchange, exchange->answer_input.len ? FAIL_PROTOCOL : FAIL_RESET, true, 502,
-                                     "upstream_error", "the replica closed the connection before it answered");
+                        route_failed(exchange, exchange->answer_input.len ? FAIL_PROTOCOL : FAIL_RESET, true,
+                                     502, "upstream_error",
+                                     "the replica closed the connection before it answered");
                 return;
         }
         if (error == 0 && http1_eof(&exchange->answer_parser)) {
@@ -657,7 +680,8 @@ static void on_drain(struct net_conn *conn)
 
 void relay_on_deadline(struct net_deadline *deadline)
 {
-        struct upstream *upstream = (struct upstream *)((char *)deadline - offsetof(struct upstream, deadline));
+        struct upstream *upstream =
+                (struct upstream *)((char *)deadline - offsetof(struct upstream, deadline));
         struct exchange *exchange = upstream->exchange;
 
         if (exchange->committed) {
@@ -674,7 +698,8 @@ void relay_on_deadline(struct net_deadline *deadline)
 void relay_on_heartbeat(struct net_deadline *deadline)
 {
         static const char comment[] = ": waiting\n\n";
-        struct exchange *exchange = (struct exchange *)((char *)deadline - offsetof(struct exchange, heartbeat));
+        struct exchange *exchange =
+                (struct exchange *)((char *)deadline - offsetof(struct exchange, heartbeat));
         bool between = exchange->head_read ? exchange->sse && sse_at_boundary(&exchange->scanner) : true;
 
         relay_arm_heartbeat(exchange);

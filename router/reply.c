@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the router answers itself: health, the merged model list, and errors in the shape that client libraries read. */
+/* What the router answers itself: health, the merged model list, and errors in the shape that client
+ * libraries read. */
 #include "proxy.h"
 
 #include <stdlib.h>
@@ -55,7 +56,8 @@ static void error_json(const struct exchange *exchange, struct text *out, unsign
         size_t row = status_row(status);
 
         if (is_anthropic(exchange))
-                text_addf(out, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":\"", statuses[row].anthropic_type);
+                text_addf(out, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":\"",
+                          statuses[row].anthropic_type);
         else
                 text_adds(out, "{\"error\":{\"message\":\"");
         text_add_json(out, (struct kvr_slice){message, strlen(message)});
@@ -74,8 +76,8 @@ static void error_json(const struct exchange *exchange, struct text *out, unsign
         text_addf(out, ",\"code\":\"%s\"}}", code);
 }
 
-static void write_answer(struct exchange *exchange, unsigned status, const char *content_type, struct kvr_slice body,
-                         uint64_t retry_after_s)
+static void write_answer(struct exchange *exchange, unsigned status, const char *content_type,
+                         struct kvr_slice body, uint64_t retry_after_s)
 {
         struct text *head = &exchange->answer_head;
         uv_buf_t bufs[2];
@@ -159,7 +161,9 @@ void reply_bad_head(struct client *client, unsigned status, const char *code, co
         uv_buf_t buf;
 
         error_json(NULL, &json, status, code, message, NULL);
-        text_addf(&out, "HTTP/1.1 %u %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n",
+        text_addf(&out,
+                  "HTTP/1.1 %u %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: "
+                  "close\r\n\r\n",
                   status, reply_reason_phrase(status), json.len);
         text_add_slice(&out, text_slice(&json));
         buf = uv_buf_init(out.data, (unsigned)out.len);
@@ -174,11 +178,13 @@ void reply_bad_head(struct client *client, unsigned status, const char *code, co
         text_free(&out);
 }
 
-/* ---- local answers ------------------------------------------------------------------------------------------------ */
+/* ---- local answers
+ * ------------------------------------------------------------------------------------------------ */
 
 static bool path_is(const struct exchange *exchange, const char *path)
 {
-        return exchange->path.len == strlen(path) && memcmp(exchange->path.data, path, exchange->path.len) == 0;
+        return exchange->path.len == strlen(path) &&
+               memcmp(exchange->path.data, path, exchange->path.len) == 0;
 }
 
 static bool reading(const struct exchange *exchange)
@@ -227,7 +233,8 @@ bool reply_local(struct exchange *exchange)
         struct kvr_slice method = {exchange->method, strlen(exchange->method)};
         const struct router_config *config = exchange->worker->config;
 
-        /* The path of a known API, letter by letter, with POST: none of what follows, and most of the traffic. */
+        /* The path of a known API, letter by letter, with POST: none of what follows, and most of the
+         * traffic. */
         if (exchange->api != KVR_API_OTHER)
                 return false;
         if (reading(exchange) && (path_is(exchange, "/v1/models") || path_is(exchange, "/models"))) {
@@ -235,7 +242,8 @@ bool reply_local(struct exchange *exchange)
                 return true;
         }
         if (exchange->path.len >= 8 && memcmp(exchange->path.data, "/kvroute", 8) == 0) {
-                reply_error(exchange, 404, "not_found", "the admin API has a listener of its own (--admin)", 0);
+                reply_error(exchange, 404, "not_found", "the admin API has a listener of its own (--admin)",
+                            0);
                 return true;
         }
         if (!config->allow_engine_admin && engine_path_is_admin(method, exchange->path)) {

@@ -35,7 +35,8 @@ bool route_has_other(struct exchange *exchange)
         fill_request(exchange, &request);
         request.tried[request.tried_count++] = exchange->decision.replica;
         request.pinned = 0;
-        return kvr_explain(exchange->worker->proxy->router, &request, &decision, NULL, 0, &count, NULL) == KVR_OK;
+        return kvr_explain(exchange->worker->proxy->router, &request, &decision, NULL, 0, &count, NULL) ==
+               KVR_OK;
 }
 
 static void refuse_unknown_model(struct exchange *exchange)
@@ -54,9 +55,11 @@ void route_refuse(struct exchange *exchange)
                 reply_error(exchange, exchange->fail_status, exchange->fail_code, exchange->fail_message, 0);
                 return;
         }
-        reply_error(exchange, 503, "no_replica", exchange->fail_status
+        reply_error(exchange, 503, "no_replica",
+                    exchange->fail_status
                             ? "no replica takes connections at the moment"
-                            : "no replica is ready; see /kvroute/replicas on the admin listener", 1);
+                            : "no replica is ready; see /kvroute/replicas on the admin listener",
+                    1);
 }
 
 static uint64_t seconds_up(uint64_t ns)
@@ -90,12 +93,13 @@ void queue_remove(struct exchange *exchange)
         exchange->worker->queue_len--;
         atomic_fetch_sub(&exchange->worker->proxy->queued, 1);
         metrics_observe(exchange->worker->proxy->metrics, exchange->worker->number,
-                        metrics_series(exchange->worker->proxy->metrics, exchange->worker->number, METRIC_QUEUE_SECONDS,
-                                       NULL),
+                        metrics_series(exchange->worker->proxy->metrics, exchange->worker->number,
+                                       METRIC_QUEUE_SECONDS, NULL),
                         (double)(uv_hrtime() - exchange->queued_ns) / 1e9);
 }
 
-/* Every candidate is full or asked for a pause: wait here for a while, or say at once how long it will take. */
+/* Every candidate is full or asked for a pause: wait here for a while, or say at once how long it will take.
+ */
 static void wait_or_refuse(struct exchange *exchange, uint64_t retry_after_ns)
 {
         struct worker *worker = exchange->worker;
@@ -108,7 +112,8 @@ static void wait_or_refuse(struct exchange *exchange, uint64_t retry_after_ns)
                 if (hopeless || atomic_fetch_add(&worker->proxy->queued, 1) >= config->queue_requests) {
                         if (!hopeless)
                                 atomic_fetch_sub(&worker->proxy->queued, 1);
-                        reply_error(exchange, 429, "overloaded", "every replica is at its limit or asked for a pause",
+                        reply_error(exchange, 429, "overloaded",
+                                    "every replica is at its limit or asked for a pause",
                                     seconds_up(retry_after_ns));
                         return;
                 }
@@ -169,7 +174,8 @@ static void route_with(struct exchange *exchange, const struct kvr_prompt *promp
         status = kvr_decide(worker->proxy->router, &request, &exchange->decision, &exchange->ticket, &err);
         if (status == KVR_E_NO_REPLICA) {
                 request.last_resort = true; /* a fleet that is all unhealthy is tried rather than refused */
-                status = kvr_decide(worker->proxy->router, &request, &exchange->decision, &exchange->ticket, &err);
+                status = kvr_decide(worker->proxy->router, &request, &exchange->decision, &exchange->ticket,
+                                    &err);
         }
         exchange->routed_ns = uv_hrtime();
         metrics_observe(worker->proxy->metrics, worker->number,
@@ -245,13 +251,15 @@ void queue_run(struct worker *worker)
                 if (now >= at->queue_due_ns) {
                         queue_remove(at);
                         reply_error(at, 429, "overloaded",
-                                    "every replica stayed at its limit or paused for the whole queue-timeout", 1);
+                                    "every replica stayed at its limit or paused for the whole queue-timeout",
+                                    1);
                         continue;
                 }
                 if (++looked > QUEUE_TRIES)
                         continue; /* only look for those whose time is over */
                 fill_request(at, &request);
-                /* A cheap look without the prompt first: reading it each time would cost more than it waits for. */
+                /* A cheap look without the prompt first: reading it each time would cost more than it waits
+                 * for. */
                 status = kvr_explain(worker->proxy->router, &request, &decision, NULL, 0, &count, NULL);
                 if (status == KVR_E_BUSY || status == KVR_E_NO_REPLICA)
                         continue;

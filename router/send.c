@@ -99,7 +99,8 @@ static bool connect_to(struct exchange *exchange)
         if (!upstream)
                 return false;
         upstream->worker = worker;
-        upstream->conn = net_connect(&worker->loop, (const struct sockaddr *)&target->addr, &upstream_ops, upstream);
+        upstream->conn =
+                net_connect(&worker->loop, (const struct sockaddr *)&target->addr, &upstream_ops, upstream);
         if (!upstream->conn) {
                 free(upstream);
                 return false;
@@ -131,14 +132,16 @@ void route_connected(struct upstream *upstream, int error)
 
         net_deadline_disarm(&upstream->deadline);
         if (error)
-                route_failed(exchange, FAIL_CONNECT, true, 502, "upstream_error", "the replica refuses connections");
+                route_failed(exchange, FAIL_CONNECT, true, 502, "upstream_error",
+                             "the replica refuses connections");
         else
                 send_request(exchange);
 }
 
 void route_on_connect_deadline(struct net_deadline *deadline)
 {
-        struct upstream *upstream = (struct upstream *)((char *)deadline - offsetof(struct upstream, deadline));
+        struct upstream *upstream =
+                (struct upstream *)((char *)deadline - offsetof(struct upstream, deadline));
 
         route_failed(upstream->exchange, FAIL_CONNECT, true, 504, "upstream_timeout",
                      "the replica does not take connections (connect-timeout)");
@@ -173,10 +176,14 @@ void count_failure(struct exchange *exchange, enum failure failure)
                 const char *name;
                 int health; /* enum health_failure, -1: none */
         } kinds[] = {
-                [FAIL_CONNECT] = {"connect", HEALTH_REFUSED}, [FAIL_RESET] = {"reset", HEALTH_RESET},
-                [FAIL_TIMEOUT] = {"timeout", HEALTH_TIMEOUT}, [FAIL_PROTOCOL] = {"protocol", HEALTH_ERROR},
-                [FAIL_STATUS] = {"status", HEALTH_ERROR},     [FAIL_STREAM] = {"stream", HEALTH_ERROR},
-                [FAIL_STALL] = {"timeout", HEALTH_STALL},     [FAIL_PUSHBACK] = {"overloaded", -1},
+                [FAIL_CONNECT] = {"connect", HEALTH_REFUSED},
+                [FAIL_RESET] = {"reset", HEALTH_RESET},
+                [FAIL_TIMEOUT] = {"timeout", HEALTH_TIMEOUT},
+                [FAIL_PROTOCOL] = {"protocol", HEALTH_ERROR},
+                [FAIL_STATUS] = {"status", HEALTH_ERROR},
+                [FAIL_STREAM] = {"stream", HEALTH_ERROR},
+                [FAIL_STALL] = {"timeout", HEALTH_STALL},
+                [FAIL_PUSHBACK] = {"overloaded", -1},
                 [FAIL_OWN] = {NULL, -1},
         };
         struct worker *worker = exchange->worker;
@@ -185,7 +192,8 @@ void count_failure(struct exchange *exchange, enum failure failure)
         struct kvr_slice labels[2] = {{replica, strlen(replica)}};
 
         if (kinds[failure].health >= 0)
-                target_traffic_failed(proxy->fleet, exchange->replica, (enum health_failure)kinds[failure].health, uv_hrtime());
+                target_traffic_failed(proxy->fleet, exchange->replica,
+                                      (enum health_failure)kinds[failure].health, uv_hrtime());
         if (!kinds[failure].name)
                 return;
         labels[1] = (struct kvr_slice){kinds[failure].name, strlen(kinds[failure].name)};
@@ -193,8 +201,8 @@ void count_failure(struct exchange *exchange, enum failure failure)
                     metrics_series(proxy->metrics, worker->number, METRIC_UPSTREAM_ERRORS, labels), 1);
 }
 
-void route_failed(struct exchange *exchange, enum failure failure, bool retryable, unsigned status, const char *code,
-                  const char *message)
+void route_failed(struct exchange *exchange, enum failure failure, bool retryable, unsigned status,
+                  const char *code, const char *message)
 {
         struct worker *worker = exchange->worker;
         struct proxy *proxy = worker->proxy;
@@ -212,7 +220,8 @@ void route_failed(struct exchange *exchange, enum failure failure, bool retryabl
         exchange->fail_status = status;
         exchange->fail_code = code;
         exchange->fail_message = message;
-        if (retryable && exchange->tries <= worker->config->retries && exchange->tried_count < KVR_TRIED_MAX) {
+        if (retryable && exchange->tries <= worker->config->retries &&
+            exchange->tried_count < KVR_TRIED_MAX) {
                 metrics_add(proxy->metrics, worker->number,
                             metrics_series(proxy->metrics, worker->number, METRIC_RETRIES, &label), 1);
                 route_try(exchange);

@@ -45,7 +45,8 @@ struct server {
         char ready[512];
 };
 
-/* ---- environment of the library ----------------------------------------------------------------------------------- */
+/* ---- environment of the library
+ * ----------------------------------------------------------------------------------- */
 
 static uint64_t now_ns(void *ctx)
 {
@@ -74,7 +75,8 @@ static uint64_t random64(void *ctx)
         return splitmix(&state);
 }
 
-/* ---- small things ------------------------------------------------------------------------------------------------- */
+/* ---- small things
+ * ------------------------------------------------------------------------------------------------- */
 
 static void notify_systemd(const char *message)
 {
@@ -97,8 +99,8 @@ static void notify_systemd(const char *message)
 }
 
 /*
- * A connection of a client and one to a replica each take a descriptor: asks for as many as we may have. Returns how many
- * clients there is room for.
+ * A connection of a client and one to a replica each take a descriptor: asks for as many as we may have.
+ * Returns how many clients there is room for.
  */
 static unsigned make_room_for_connections(struct logger *log, uint64_t connections)
 {
@@ -113,10 +115,12 @@ static unsigned make_room_for_connections(struct logger *log, uint64_t connectio
                 (void)setrlimit(RLIMIT_NOFILE, &limit);
         }
         /* Idle clients need no second one, so three of four descriptors may be clients'. */
-        room = limit.rlim_cur > 2 * SPARE_DESCRIPTORS ? (limit.rlim_cur - SPARE_DESCRIPTORS) / 4 * 3 : SPARE_DESCRIPTORS / 2;
+        room = limit.rlim_cur > 2 * SPARE_DESCRIPTORS ? (limit.rlim_cur - SPARE_DESCRIPTORS) / 4 * 3
+                                                      : SPARE_DESCRIPTORS / 2;
         if (room >= connections)
                 return (unsigned)connections;
-        log_say(log, LOG_INFO, NULL, "the limit of open files (%llu) leaves room for %llu client connections, fewer than "
+        log_say(log, LOG_INFO, NULL,
+                "the limit of open files (%llu) leaves room for %llu client connections, fewer than "
                 "max-connections: raise it (ulimit -n, LimitNOFILE=) for more",
                 (unsigned long long)limit.rlim_cur, (unsigned long long)room);
         return (unsigned)room;
@@ -138,10 +142,12 @@ static void endpoint_text(const struct sockaddr_storage *addr, char *ret, size_t
 
         if (addr->ss_family == AF_INET6) {
                 uv_ip6_name((const struct sockaddr_in6 *)addr, host, sizeof host);
-                snprintf(ret, size, "http://[%s]:%u", host, ntohs(((const struct sockaddr_in6 *)addr)->sin6_port));
+                snprintf(ret, size, "http://[%s]:%u", host,
+                         ntohs(((const struct sockaddr_in6 *)addr)->sin6_port));
         } else {
                 uv_ip4_name((const struct sockaddr_in *)addr, host, sizeof host);
-                snprintf(ret, size, "http://%s:%u", host, ntohs(((const struct sockaddr_in *)addr)->sin_port));
+                snprintf(ret, size, "http://%s:%u", host,
+                         ntohs(((const struct sockaddr_in *)addr)->sin_port));
         }
 }
 
@@ -168,15 +174,17 @@ static void say_warnings(struct server *server, const struct router_config *conf
                 log_say(server->proxy.log, LOG_WARN, NULL, "%s", config->warnings.items[i]);
 }
 
-/* ---- fleet and reload --------------------------------------------------------------------------------------------- */
+/* ---- fleet and reload
+ * --------------------------------------------------------------------------------------------- */
 
-static void on_state(void *ctx, struct target *target, enum kvr_state from, enum kvr_state to, const char *why)
+static void on_state(void *ctx, struct target *target, enum kvr_state from, enum kvr_state to,
+                     const char *why)
 {
         struct server *server = ctx;
 
-        log_say(server->proxy.log, to == KVR_READY || to == KVR_TRIAL ? LOG_INFO : LOG_WARN, NULL, "replica %s: %s (was %s)%s%s",
-                target->spec.name, kvr_state_name(to), kvr_state_name(from), to == KVR_READY ? "" : ": ",
-                to == KVR_READY ? "" : why);
+        log_say(server->proxy.log, to == KVR_READY || to == KVR_TRIAL ? LOG_INFO : LOG_WARN, NULL,
+                "replica %s: %s (was %s)%s%s", target->spec.name, kvr_state_name(to), kvr_state_name(from),
+                to == KVR_READY ? "" : ": ", to == KVR_READY ? "" : why);
 }
 
 static void on_leave(void *ctx)
@@ -188,11 +196,11 @@ static void on_leave(void *ctx)
                 worker_wake(&server->proxy.workers[i]);
 }
 
-static bool add_replica(struct server *server, const struct router_config *config, const struct replica_spec *spec,
-                        struct kvr_error *err)
+static bool add_replica(struct server *server, const struct router_config *config,
+                        const struct replica_spec *spec, struct kvr_error *err)
 {
-        return fleet_add(&server->fleet, spec, config_replica_auth(config, spec), config_replica_key(config, spec), err) ==
-               KVR_OK;
+        return fleet_add(&server->fleet, spec, config_replica_auth(config, spec),
+                         config_replica_key(config, spec), err) == KVR_OK;
 }
 
 static const struct replica_spec *find_spec(const struct router_config *config, const char *name)
@@ -205,25 +213,32 @@ static const struct replica_spec *find_spec(const struct router_config *config, 
 }
 
 /* Replicas that the admin API added are not in either list and stay. */
-static void reload_replicas(struct server *server, const struct router_config *before, const struct router_config *after)
+static void reload_replicas(struct server *server, const struct router_config *before,
+                            const struct router_config *after)
 {
         for (size_t i = 0; i < before->replicas.count; i++) {
-                const struct replica_spec *old = &before->replicas.items[i], *new = find_spec(after, old->name);
+                const struct replica_spec *old = &before->replicas.items[i],
+                                          *new = find_spec(after, old->name);
 
-                if (new && replica_spec_equal(old, new) && config_replica_auth(before, old) == config_replica_auth(after, new))
+                if (new &&replica_spec_equal(old, new) &&
+                    config_replica_auth(before, old) == config_replica_auth(after, new))
                         continue;
                 if (fleet_remove(&server->fleet, old->name))
-                        log_say(server->proxy.log, LOG_INFO, NULL, "replica %s: %s by the reload, its running answers end",
-                                old->name, new ? "replaced" : "removed");
+                        log_say(server->proxy.log, LOG_INFO, NULL,
+                                "replica %s: %s by the reload, its running answers end", old->name,
+                                new ? "replaced" : "removed");
         }
         for (size_t i = 0; i < after->replicas.count; i++) {
-                const struct replica_spec *new = &after->replicas.items[i], *old = find_spec(before, new->name);
+                const struct replica_spec *new = &after->replicas.items[i],
+                                          *old = find_spec(before, new->name);
                 struct kvr_error err = {0};
 
-                if (old && replica_spec_equal(old, new) && config_replica_auth(before, old) == config_replica_auth(after, new))
+                if (old && replica_spec_equal(old, new) &&
+                    config_replica_auth(before, old) == config_replica_auth(after, new))
                         continue;
                 if (add_replica(server, after, new, &err))
-                        log_say(server->proxy.log, LOG_INFO, NULL, "replica %s: added by the reload", new->name);
+                        log_say(server->proxy.log, LOG_INFO, NULL, "replica %s: added by the reload",
+                                new->name);
                 else
                         log_say(server->proxy.log, LOG_ERROR, NULL, "reload: %s", err.message);
         }
@@ -248,19 +263,23 @@ static void reload(struct server *server)
         char restart[256];
 
         if (config_load(&input, &after, &config_error) != CONFIG_OK) {
-                log_say(server->proxy.log, LOG_ERROR, NULL, "reload refused, the old configuration stays: %s", config_error.message);
+                log_say(server->proxy.log, LOG_ERROR, NULL, "reload refused, the old configuration stays: %s",
+                        config_error.message);
                 count_reload(server, "error");
                 return;
         }
-        if (kvr_router_set_policy(server->router, after->policy, &err) != KVR_OK || !keep_config(server, after)) {
-                log_say(server->proxy.log, LOG_ERROR, NULL, "reload refused, the old configuration stays: %s", err.message);
+        if (kvr_router_set_policy(server->router, after->policy, &err) != KVR_OK ||
+            !keep_config(server, after)) {
+                log_say(server->proxy.log, LOG_ERROR, NULL, "reload refused, the old configuration stays: %s",
+                        err.message);
                 config_free(after);
                 count_reload(server, "error");
                 return;
         }
         config_restart_needed(before, after, restart, sizeof restart);
         if (restart[0])
-                log_say(server->proxy.log, LOG_WARN, NULL, "reload: these options need a restart to change: %s", restart);
+                log_say(server->proxy.log, LOG_WARN, NULL,
+                        "reload: these options need a restart to change: %s", restart);
         say_warnings(server, after);
         reload_replicas(server, before, after);
         log_set_level(server->proxy.log, (enum log_level)after->log_level);
@@ -269,7 +288,8 @@ static void reload(struct server *server)
         for (unsigned i = 0; i < server->proxy.worker_count; i++)
                 worker_wake(&server->proxy.workers[i]);
         count_reload(server, "ok");
-        log_say(server->proxy.log, LOG_INFO, NULL, "configuration reloaded, policy %s, %zu replicas configured", after->policy,
+        log_say(server->proxy.log, LOG_INFO, NULL,
+                "configuration reloaded, policy %s, %zu replicas configured", after->policy,
                 after->replicas.count);
 }
 
@@ -279,7 +299,8 @@ static void on_hangup(uv_signal_t *handle, int number)
         reload(handle->data);
 }
 
-/* ---- stopping ----------------------------------------------------------------------------------------------------- */
+/* ---- stopping
+ * ----------------------------------------------------------------------------------------------------- */
 
 static void wake_all(struct server *server)
 {
@@ -325,7 +346,8 @@ static void on_wake(struct net_loop *loop)
                 uv_stop(&loop->uv);
 }
 
-/* ---- starting ----------------------------------------------------------------------------------------------------- */
+/* ---- starting
+ * ----------------------------------------------------------------------------------------------------- */
 
 static int fail(const char *what, const char *why)
 {
@@ -349,9 +371,10 @@ static int open_log(struct server *server, const struct router_config *config)
         server->proxy.access_fd = -1;
         if (strcmp(config->access_log, "off") == 0)
                 return 0;
-        server->proxy.access_fd = strcmp(config->access_log, "-") == 0
-                                          ? STDOUT_FILENO
-                                          : open(config->access_log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
+        server->proxy.access_fd =
+                strcmp(config->access_log, "-") == 0
+                        ? STDOUT_FILENO
+                        : open(config->access_log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
         return server->proxy.access_fd < 0 ? fail("--access-log", strerror(errno)) : 0;
 }
 
@@ -363,7 +386,8 @@ static int make_brain(struct server *server, const struct router_config *config)
                 .index_memory_bytes = config->index_memory_bytes,
                 .default_prefill_tokens_per_second = config->prefill_speed,
                 .default_tokens_per_byte = config->tokens_per_byte,
-                .queue_wait_hint_ms = 1, /* "full" has no known end: only a replica's own Retry-After is one */
+                .queue_wait_hint_ms =
+                        1, /* "full" has no known end: only a replica's own Retry-After is one */
         };
         struct health_limits limits = {
                 .fall = (unsigned)config->health_fall,
@@ -401,7 +425,8 @@ static int make_proxy(struct server *server, const struct router_config *config)
         proxy->seed = config->seed_given ? config->seed_value : random64(NULL);
         proxy->id_prefix = random64(NULL);
         proxy->workers = calloc(threads, sizeof *proxy->workers);
-        proxy->metrics = metrics_new(threads + 1, (uint32_t)config->max_series); /* the last one: the control thread */
+        proxy->metrics =
+                metrics_new(threads + 1, (uint32_t)config->max_series); /* the last one: the control thread */
         if (!proxy->workers || !proxy->metrics)
                 return fail("start", "out of memory");
         proxy->worker_count = threads;
@@ -430,14 +455,16 @@ static int bind_listeners(struct server *server, const struct router_config *con
                 for (unsigned w = 0; w < server->proxy.worker_count && !error; w++)
                         error = worker_listen(&server->proxy.workers[w], i, &addr);
                 if (error) {
-                        snprintf(what, sizeof what, "--listen %s:%u", config->listen.items[i].host, config->listen.items[i].port);
-                        fail(what, error == UV_EADDRINUSE ? "the port is in use; choose another, or stop what listens there"
-                                                          : uv_strerror(error));
+                        snprintf(what, sizeof what, "--listen %s:%u", config->listen.items[i].host,
+                                 config->listen.items[i].port);
+                        fail(what, error == UV_EADDRINUSE
+                                           ? "the port is in use; choose another, or stop what listens there"
+                                           : uv_strerror(error));
                         return 2;
                 }
                 endpoint_text(&addr, text, sizeof text);
-                snprintf(server->ready + strlen(server->ready), sizeof server->ready - strlen(server->ready), "%s%s",
-                         i ? ", " : "", text);
+                snprintf(server->ready + strlen(server->ready), sizeof server->ready - strlen(server->ready),
+                         "%s%s", i ? ", " : "", text);
         }
         return 0;
 }
@@ -472,11 +499,13 @@ static int open_admin(struct server *server, const struct router_config *config)
         }
         if (!server->admin) {
                 snprintf(what, sizeof what, "--admin %s:%u", config->admin.host, config->admin.port);
-                fail(what, error == UV_EADDRINUSE ? "the port is in use; choose another, or --admin off" : uv_strerror(error));
+                fail(what, error == UV_EADDRINUSE ? "the port is in use; choose another, or --admin off"
+                                                  : uv_strerror(error));
                 return 2;
         }
         endpoint_text(&addr, text, sizeof text);
-        snprintf(server->ready + strlen(server->ready), sizeof server->ready - strlen(server->ready), " (admin %s)", text);
+        snprintf(server->ready + strlen(server->ready), sizeof server->ready - strlen(server->ready),
+                 " (admin %s)", text);
         return 0;
 }
 
@@ -579,8 +608,8 @@ int serve_main(int argc, char *const *argv)
         status = start(&server, config);
         if (status)
                 return status; /* nothing runs yet that would not end with the process */
-        log_say(server.proxy.log, LOG_INFO, NULL, "policy %s, index at most %llu bytes, %u threads", config->policy,
-                (unsigned long long)config->index_memory_bytes, server.proxy.worker_count);
+        log_say(server.proxy.log, LOG_INFO, NULL, "policy %s, index at most %llu bytes, %u threads",
+                config->policy, (unsigned long long)config->index_memory_bytes, server.proxy.worker_count);
         fprintf(stderr, "kvroute: ready on %s, %zu replicas\n", server.ready, config->replicas.count);
         notify_systemd("READY=1");
         uv_run(&server.loop.uv, UV_RUN_DEFAULT);

@@ -128,7 +128,8 @@ static bool configured_models(struct target *target)
         text_adds(&json, "{\"object\":\"list\",\"data\":[");
         for (size_t i = 0; i < target->spec.model_count; i++) {
                 text_adds(&json, i ? ",{\"id\":\"" : "{\"id\":\"");
-                text_add_json(&json, (struct kvr_slice){target->spec.models[i], strlen(target->spec.models[i])});
+                text_add_json(&json,
+                              (struct kvr_slice){target->spec.models[i], strlen(target->spec.models[i])});
                 text_adds(&json, "\",\"object\":\"model\",\"owned_by\":\"kvroute\"}");
         }
         text_adds(&json, "]}");
@@ -153,7 +154,8 @@ static struct target *target_new(const struct replica_spec *spec, enum replica_a
         target->auth = auth;
         target->url = malloc(url_size);
         target->key = key ? strdup(key) : NULL;
-        if (!replica_spec_copy(spec, &target->spec) || !target->url || (key && !target->key) || !configured_models(target)) {
+        if (!replica_spec_copy(spec, &target->spec) || !target->url || (key && !target->key) ||
+            !configured_models(target)) {
                 target_unref(target);
                 return NULL;
         }
@@ -188,8 +190,8 @@ static enum kvr_status register_replica(struct fleet *fleet, struct target *targ
         return KVR_OK;
 }
 
-enum kvr_status fleet_add(struct fleet *fleet, const struct replica_spec *spec, enum replica_auth auth, const char *key,
-                          struct kvr_error *err)
+enum kvr_status fleet_add(struct fleet *fleet, const struct replica_spec *spec, enum replica_auth auth,
+                          const char *key, struct kvr_error *err)
 {
         struct target *target = target_new(spec, auth, key);
         enum kvr_status status;
@@ -267,7 +269,8 @@ enum kvr_status fleet_merge_models(const struct fleet_snapshot *snapshot, const 
                         pthread_mutex_lock(&snapshot->targets[i]->lock);
                         lists[i] = snapshot->targets[i]->models;
                 }
-                status = engine_models_merge(lists, snapshot->count, aliases, config->aliases.count, ret_json, ret_len);
+                status = engine_models_merge(lists, snapshot->count, aliases, config->aliases.count, ret_json,
+                                             ret_len);
                 for (size_t i = 0; i < snapshot->count; i++)
                         pthread_mutex_unlock(&snapshot->targets[i]->lock);
         }
@@ -341,8 +344,8 @@ void target_probe_ok(struct fleet *fleet, struct target *target)
         pthread_mutex_unlock(&target->lock);
 }
 
-void target_probe_failed(struct fleet *fleet, struct target *target, bool refused, bool starting, const char *why,
-                         uint64_t now_ns)
+void target_probe_failed(struct fleet *fleet, struct target *target, bool refused, bool starting,
+                         const char *why, uint64_t now_ns)
 {
         pthread_mutex_lock(&target->lock);
         health_probe_failed(&target->health, &fleet->limits, refused, starting,
@@ -360,7 +363,8 @@ void target_traffic_ok(struct fleet *fleet, struct target *target)
         pthread_mutex_unlock(&target->lock);
 }
 
-void target_traffic_failed(struct fleet *fleet, struct target *target, enum health_failure failure, uint64_t now_ns)
+void target_traffic_failed(struct fleet *fleet, struct target *target, enum health_failure failure,
+                           uint64_t now_ns)
 {
         pthread_mutex_lock(&target->lock);
         health_traffic_failed(&target->health, &fleet->limits, failure, now_ns);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The replicas as the program knows them: where they are, how to talk to them, how they are doing. One `struct target`
- * per replica, counted references, shared by all threads; `struct fleet` is the set of them.
+ * The replicas as the program knows them: where they are, how to talk to them, how they are doing. One
+ * `struct target` per replica, counted references, shared by all threads; `struct fleet` is the set of them.
  *
- * Threads: a worker works on an immutable snapshot and looks once per request whether there is a newer one (one atomic
- * load). Fields of a target above the line are fixed when it is made; below it they are atomics or guarded by its lock.
+ * Threads: a worker works on an immutable snapshot and looks once per request whether there is a newer one
+ * (one atomic load). Fields of a target above the line are fixed when it is made; below it they are atomics
+ * or guarded by its lock.
  */
 #ifndef KVROUTE_ROUTER_TARGET_H
 #define KVROUTE_ROUTER_TARGET_H
@@ -25,21 +26,23 @@ struct target {
         struct sockaddr_storage addr;
         enum replica_auth auth; /* never AUTO */
         char *key;              /* with REPLICA_AUTH_REPLACE, and for probes; NULL: none */
-        /* --------------------------------------------------------------------------------------------------------- */
-        atomic_int engine;  /* enum engine_kind: as configured, else as detected */
+        /* ---------------------------------------------------------------------------------------------------------
+         */
+        atomic_int engine;          /* enum engine_kind: as configured, else as detected */
         atomic_bool reports_cached; /* its answers are known to tell cached tokens */
         atomic_uint refs;
         atomic_bool removed;
         atomic_bool abandoned; /* removed, and its time to drain is over */
-        atomic_uint streams; /* exchanges that use it now */
-        atomic_uint waiting; /* requests sent there without a byte of answer */
+        atomic_uint streams;   /* exchanges that use it now */
+        atomic_uint waiting;   /* requests sent there without a byte of answer */
         atomic_ullong waiting_since_ns, last_byte_ns;
-        atomic_ullong stalled_ns; /* when it was last found hanging: requests sent before, without a byte, should move */
-        atomic_int shown_state; /* enum kvr_state as last told to the library: a cheap look for workers */
+        atomic_ullong stalled_ns; /* when it was last found hanging: requests sent before, without a byte,
+                                     should move */
+        atomic_int shown_state;   /* enum kvr_state as last told to the library: a cheap look for workers */
         pthread_mutex_t lock;
-        struct health health; /* under lock */
+        struct health health;         /* under lock */
         struct engine_models *models; /* under lock: its last /v1/models answer, or NULL */
-        char health_error[128]; /* under lock: why the last probe failed, or "" */
+        char health_error[128];       /* under lock: why the last probe failed, or "" */
 };
 
 struct fleet_snapshot {
@@ -55,19 +58,21 @@ struct fleet {
         pthread_mutex_t lock; /* of `current` */
         struct fleet_snapshot *current;
         atomic_ullong version;
-        void (*on_state)(void *ctx, struct target *target, enum kvr_state from, enum kvr_state to, const char *why);
+        void (*on_state)(void *ctx, struct target *target, enum kvr_state from, enum kvr_state to,
+                         const char *why);
         void *ctx;
 };
 
-KVR_MUST_USE bool fleet_init(struct fleet *fleet, struct kvr_router *router, const struct health_limits *limits);
+KVR_MUST_USE bool fleet_init(struct fleet *fleet, struct kvr_router *router,
+                             const struct health_limits *limits);
 void fleet_fini(struct fleet *fleet); /* every snapshot given back before */
 
 /*
  * Makes a target, adds it to the library and publishes it. auth and key (borrowed, may be NULL) are what the
  * configuration says for it. Resolves the host, blocking: control thread only.
  */
-KVR_MUST_USE enum kvr_status fleet_add(struct fleet *fleet, const struct replica_spec *spec, enum replica_auth auth,
-                                       const char *key, struct kvr_error *err);
+KVR_MUST_USE enum kvr_status fleet_add(struct fleet *fleet, const struct replica_spec *spec,
+                                       enum replica_auth auth, const char *key, struct kvr_error *err);
 /* Nothing new goes there at once; running streams end as they would. false: no such name. */
 bool fleet_remove(struct fleet *fleet, const char *name);
 
@@ -82,8 +87,9 @@ struct target *fleet_snapshot_find(const struct fleet_snapshot *snapshot, kvr_re
 bool fleet_is_ready(const struct fleet_snapshot *snapshot);
 /* The union of the replicas' model lists, aliases included. Gives JSON text to free(). */
 struct router_config;
-KVR_MUST_USE enum kvr_status fleet_merge_models(const struct fleet_snapshot *snapshot, const struct router_config *config,
-                                                char **ret_json, size_t *ret_len);
+KVR_MUST_USE enum kvr_status fleet_merge_models(const struct fleet_snapshot *snapshot,
+                                                const struct router_config *config, char **ret_json,
+                                                size_t *ret_len);
 /* Appends the models known in the fleet, each once, at most `max` of them: " a, b, ...". */
 struct text;
 void fleet_list_models(const struct fleet_snapshot *snapshot, struct text *ret, size_t max);
@@ -93,10 +99,11 @@ void target_unref(struct target *target);
 
 /* Health events; each tells the library about a changed state. Any thread. */
 void target_probe_ok(struct fleet *fleet, struct target *target);
-void target_probe_failed(struct fleet *fleet, struct target *target, bool refused, bool starting, const char *why,
-                         uint64_t now_ns);
+void target_probe_failed(struct fleet *fleet, struct target *target, bool refused, bool starting,
+                         const char *why, uint64_t now_ns);
 void target_traffic_ok(struct fleet *fleet, struct target *target);
-void target_traffic_failed(struct fleet *fleet, struct target *target, enum health_failure failure, uint64_t now_ns);
+void target_traffic_failed(struct fleet *fleet, struct target *target, enum health_failure failure,
+                           uint64_t now_ns);
 void target_tick(struct fleet *fleet, struct target *target, uint64_t now_ns);
 void target_drain(struct fleet *fleet, struct target *target, bool draining);
 

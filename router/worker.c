@@ -5,13 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FREE_EXCHANGES_MAX  64           /* kept for reuse per worker */
-#define KEEP_BUFFER_BYTES   (256 * 1024) /* larger buffers are given back with their exchange */
-#define KEEP_BODIES_BYTES   ((size_t)16 * 1024 * 1024) /* but bodies: fresh memory costs a page fault every 4 KB */
-#define LINGER_MS           2000         /* for the last bytes of a connection that is to be closed */
-#define STOP_LOOK_MS        50
+#define FREE_EXCHANGES_MAX 64           /* kept for reuse per worker */
+#define KEEP_BUFFER_BYTES  (256 * 1024) /* larger buffers are given back with their exchange */
+#define KEEP_BODIES_BYTES \
+        ((size_t)16 * 1024 * 1024) /* but bodies: fresh memory costs a page fault every 4 KB */
+#define LINGER_MS    2000          /* for the last bytes of a connection that is to be closed */
+#define STOP_LOOK_MS 50
 
-/* ---- pool --------------------------------------------------------------------------------------------------------- */
+/* ---- pool
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 static struct upstream *bucket_of(struct worker *worker, const struct target *target)
 {
@@ -41,7 +44,8 @@ void count_connection(struct worker *worker, const struct target *target, const 
         struct metrics *metrics = worker->proxy->metrics;
         struct kvr_slice labels[2] = {{target->spec.name, strlen(target->spec.name)}, {kind, strlen(kind)}};
 
-        metrics_add(metrics, worker->number, metrics_series(metrics, worker->number, METRIC_POOL_REUSED, labels), 1);
+        metrics_add(metrics, worker->number,
+                    metrics_series(metrics, worker->number, METRIC_POOL_REUSED, labels), 1);
 }
 
 struct upstream *pool_take(struct worker *worker, struct target *target)
@@ -69,7 +73,8 @@ void pool_give(struct upstream *upstream)
         struct worker *worker = upstream->worker;
         struct upstream *bucket = bucket_of(worker, upstream->target);
         const struct router_config *config = worker->config;
-        const struct engine_traits *traits = engine_traits((enum engine_kind)atomic_load(&upstream->target->engine));
+        const struct engine_traits *traits =
+                engine_traits((enum engine_kind)atomic_load(&upstream->target->engine));
         uint64_t count = 0;
 
         for (struct upstream *at = bucket->next; at != bucket; at = at->next)
@@ -93,7 +98,8 @@ static void on_pool_deadline(struct net_deadline *deadline)
         upstream_close((struct upstream *)((char *)deadline - offsetof(struct upstream, deadline)));
 }
 
-/* ---- exchanges ---------------------------------------------------------------------------------------------------- */
+/* ---- exchanges
+ * ---------------------------------------------------------------------------------------------------- */
 
 struct exchange *exchange_new(struct worker *worker)
 {
@@ -182,7 +188,8 @@ static void exchanges_destroy(struct worker *worker)
         }
 }
 
-/* ---- thread ------------------------------------------------------------------------------------------------------- */
+/* ---- thread
+ * ------------------------------------------------------------------------------------------------------- */
 
 static void set_limits(struct worker *worker)
 {
@@ -220,11 +227,16 @@ static void on_tick(struct net_deadline *deadline)
 static void make_deadlines(struct worker *worker)
 {
         static void (*const handlers[DEADLINE_KIND_COUNT])(struct net_deadline *) = {
-                [DEADLINE_HEAD] = client_on_deadline,       [DEADLINE_KEEP_ALIVE] = client_on_deadline,
-                [DEADLINE_CONNECT] = route_on_connect_deadline, [DEADLINE_FIRST_BYTE] = relay_on_deadline,
-                [DEADLINE_IDLE] = relay_on_deadline,        [DEADLINE_FIN_PROBE] = client_on_fin_probe,
-                [DEADLINE_POOL] = on_pool_deadline,         [DEADLINE_TICK] = on_tick,
-                [DEADLINE_HEARTBEAT] = relay_on_heartbeat,  [DEADLINE_LINGER] = client_on_deadline,
+                [DEADLINE_HEAD] = client_on_deadline,
+                [DEADLINE_KEEP_ALIVE] = client_on_deadline,
+                [DEADLINE_CONNECT] = route_on_connect_deadline,
+                [DEADLINE_FIRST_BYTE] = relay_on_deadline,
+                [DEADLINE_IDLE] = relay_on_deadline,
+                [DEADLINE_FIN_PROBE] = client_on_fin_probe,
+                [DEADLINE_POOL] = on_pool_deadline,
+                [DEADLINE_TICK] = on_tick,
+                [DEADLINE_HEARTBEAT] = relay_on_heartbeat,
+                [DEADLINE_LINGER] = client_on_deadline,
         };
 
         net_deadlines_init(&worker->deadlines, &worker->loop);
@@ -242,7 +254,8 @@ static void listeners_close(struct worker *worker)
                 net_listener_close(&worker->listeners[i], NULL);
 }
 
-/* Stopping: no new connections, idle ones are closed, running exchanges end by themselves or are cut in the end. */
+/* Stopping: no new connections, idle ones are closed, running exchanges end by themselves or are cut in the
+ * end. */
 static void stop_step(struct worker *worker)
 {
         bool abandon = atomic_load(&worker->proxy->abandon);
@@ -253,7 +266,8 @@ static void stop_step(struct worker *worker)
                         exchange_abort(client->exchange);
                 else if (client->exchange && client->exchange->state == EXCHANGE_BODY)
                         client_refuse_draining(client);
-                else if (!client->exchange && (abandon || (client->state == CLIENT_IDLE && client->input.len == 0)))
+                else if (!client->exchange &&
+                         (abandon || (client->state == CLIENT_IDLE && client->input.len == 0)))
                         client_close(client);
         }
         if (worker->clients.next != &worker->clients)
@@ -267,8 +281,8 @@ static void stop_step(struct worker *worker)
 }
 
 /*
- * Requests that wait at a replica found hanging, and of which the client has seen nothing, go elsewhere. What still runs
- * on a removed replica when its time to drain is over is cut.
+ * Requests that wait at a replica found hanging, and of which the client has seen nothing, go elsewhere. What
+ * still runs on a removed replica when its time to drain is over is cut.
  */
 static void leave_replicas(struct worker *worker)
 {
@@ -290,7 +304,8 @@ static void leave_replicas(struct worker *worker)
 static void on_wake(struct net_loop *loop)
 {
         struct worker *worker = loop->owner;
-        const struct router_config *config = atomic_load_explicit(&worker->proxy->config, memory_order_acquire);
+        const struct router_config *config =
+                atomic_load_explicit(&worker->proxy->config, memory_order_acquire);
 
         if (config != worker->config) {
                 worker->config = config;

@@ -2,22 +2,25 @@
 /*
  * Prompt identity: from the bytes of a request to the keys of its prefixes.
  *
- * A prompt is the reusable part of a request in canonical order: namespace (model, adapter, salt), then tools, then
- * system prompt and messages (or text, or token ids) in order. The canonical stream is cut at *points*; the key of a
- * point is a chained 64-bit XXH3 over everything before it, so equal keys mean equal prefixes (up to hash collisions)
- * in the same namespace under the same seed.
+ * A prompt is the reusable part of a request in canonical order: namespace (model, adapter, salt), then
+ * tools, then system prompt and messages (or text, or token ids) in order. The canonical stream is cut at
+ * *points*; the key of a point is a chained 64-bit XXH3 over everything before it, so equal keys mean equal
+ * prefixes (up to hash collisions) in the same namespace under the same seed.
  *
- * Where the points lie depends on the bytes before them alone, so two prompts that share a prefix share its points:
- *   - on a grid over the stream whose step grows with the depth (1/32 of it, at least 256 bytes; 32 token ids), so that
- *     resolution stays about constant and a prompt of any legal size has at most KVR_POINTS_MAX points;
+ * Where the points lie depends on the bytes before them alone, so two prompts that share a prefix share its
+ * points:
+ *   - on a grid over the stream whose step grows with the depth (1/32 of it, at least 256 bytes; 32 token
+ * ids), so that resolution stays about constant and a prompt of any legal size has at most KVR_POINTS_MAX
+ * points;
  *   - at the end of the tools, of each message, and of the prompt.
  *
  *     stream  |tools......|system...|user......|assistant....|user....|
  *     points   +  +  +  + +  +  +   +  +  +  + +   +   +   + +   +    +     (grid and ends)
  *
- * The same content in another JSON spelling (white space, order of object keys in messages, \u escapes, a string or an
- * array of one text part) gives the same keys; different content never does, short of a collision of 64-bit hashes.
- * docs/prompt-identity.md says which fields count, in which order, and what is refused or passed on without keys.
+ * The same content in another JSON spelling (white space, order of object keys in messages, \u escapes, a
+ * string or an array of one text part) gives the same keys; different content never does, short of a
+ * collision of 64-bit hashes. docs/prompt-identity.md says which fields count, in which order, and what is
+ * refused or passed on without keys.
  */
 #ifndef KVROUTE_PROMPT_H
 #define KVROUTE_PROMPT_H
@@ -28,12 +31,14 @@
 extern "C" {
 #endif
 
-#define KVR_POINTS_MAX 4096      /* points of one prompt; message ends beyond it are left out, grid points come first */
-#define KVR_JSON_DEPTH_MAX 512   /* nesting of a request body */
-#define KVR_BODY_MAX ((1u << 29) - 1) /* bytes of a request body */
-#define KVR_GRID_MIN_BYTES 256   /* first step of the grid over text */
-#define KVR_GRID_MIN_TOKENS 32   /* first step of the grid over token ids */
-#define KVR_MEDIA_BYTES 4096     /* units that an image, audio or file counts besides its hash: about 1,000 tokens */
+#define KVR_POINTS_MAX \
+        4096 /* points of one prompt; message ends beyond it are left out, grid points come first */
+#define KVR_JSON_DEPTH_MAX  512              /* nesting of a request body */
+#define KVR_BODY_MAX        ((1u << 29) - 1) /* bytes of a request body */
+#define KVR_GRID_MIN_BYTES  256              /* first step of the grid over text */
+#define KVR_GRID_MIN_TOKENS 32               /* first step of the grid over token ids */
+#define KVR_MEDIA_BYTES \
+        4096 /* units that an image, audio or file counts besides its hash: about 1,000 tokens */
 #define KVR_MEDIA_COUNTED_MAX 256 /* media of one prompt beyond this count only their hash */
 
 /* The request forms whose prompts are understood. Others are routed by load (KVR_API_OTHER). */
@@ -48,7 +53,8 @@ enum kvr_api {
         KVR_API_SGLANG,      /* /generate of SGLang */
 };
 
-/* The form a request path (without query) stands for. "/chat/completions" and the like without /v1 count too. */
+/* The form a request path (without query) stands for. "/chat/completions" and the like without /v1 count too.
+ */
 KVR_PUBLIC enum kvr_api kvr_api_of_path(struct kvr_slice path);
 KVR_PUBLIC const char *kvr_api_name(enum kvr_api api);
 
@@ -72,38 +78,42 @@ struct kvr_prompt {
         const struct kvr_point *points;
         uint64_t space;               /* hash of the namespace */
         struct kvr_slice model;       /* as the client wrote it (decoded); empty if absent or null */
-        struct kvr_slice hint;        /* prompt_cache_key, else session_id, else user (metadata.user_id for messages); may be empty */
+        struct kvr_slice hint;        /* prompt_cache_key, else session_id, else user (metadata.user_id for
+                                         messages); may be empty */
         struct kvr_slice previous_id; /* previous_response_id or conversation id; may be empty */
         uint32_t max_tokens;          /* the request's own output limit; 0 unknown */
-        uint32_t prompt_count;        /* prompts in the request (an array has several, or none); points are the first's */
-        uint32_t choices;             /* n; 1 by default. With choices or prompt_count > 1 usage says nothing of hits */
+        uint32_t prompt_count; /* prompts in the request (an array has several, or none); points are the
+                                  first's */
+        uint32_t choices; /* n; 1 by default. With choices or prompt_count > 1 usage says nothing of hits */
         bool stream;
-        bool usage_asked;         /* stream_options.include_usage is true */
-        bool has_stream_options;  /* stream_options is present and not null */
-        uint32_t body_insert;     /* offset just behind the body's first '{': where a member may be inserted; 0: no object
-                                   * (KVR_API_OTHER only) */
+        bool usage_asked;        /* stream_options.include_usage is true */
+        bool has_stream_options; /* stream_options is present and not null */
+        uint32_t body_insert; /* offset just behind the body's first '{': where a member may be inserted; 0:
+                               * no object (KVR_API_OTHER only) */
         uint32_t stream_options_null; /* offset of the `null` that stands for stream_options, else 0 */
-        uint32_t usage_denied;        /* offset of the `false` or `null` that stands for include_usage, else 0 */
-        uint32_t stream_options_insert; /* offset just behind the '{' of stream_options; 0: absent, or no object (leave it) */
-        bool body_empty_object;   /* the body is {} (no comma after an inserted member) */
+        uint32_t usage_denied; /* offset of the `false` or `null` that stands for include_usage, else 0 */
+        uint32_t stream_options_insert; /* offset just behind the '{' of stream_options; 0: absent, or no
+                                           object (leave it) */
+        bool body_empty_object;         /* the body is {} (no comma after an inserted member) */
         bool stream_options_empty;
-        int32_t priority;         /* `priority`, lower is more urgent; 0 by default */
+        int32_t priority; /* `priority`, lower is more urgent; 0 by default */
 };
 
 struct kvr_prompt_options {
-        uint64_t seed;          /* of the deployment: equal seeds give equal keys */
-        struct kvr_slice salt;  /* when set, stands in place of the request's cache_salt (per-tenant separation) */
+        uint64_t seed; /* of the deployment: equal seeds give equal keys */
+        struct kvr_slice
+                salt; /* when set, stands in place of the request's cache_salt (per-tenant separation) */
         /*
-         * Maps the client's model name to the one that caches are kept under (an alias to its target). NULL: identity.
-         * Borrows `model`; the result must live until the call returns.
+         * Maps the client's model name to the one that caches are kept under (an alias to its target). NULL:
+         * identity. Borrows `model`; the result must live until the call returns.
          */
         struct kvr_slice (*resolve_model)(void *ctx, struct kvr_slice model);
         void *resolve_ctx;
 };
 
 /*
- * A parser owns reusable memory; after a few requests it allocates no more. Owner thread only; make one per thread.
- * Its memory is bounded by a small multiple of the largest body it was given.
+ * A parser owns reusable memory; after a few requests it allocates no more. Owner thread only; make one per
+ * thread. Its memory is bounded by a small multiple of the largest body it was given.
  */
 struct kvr_parser;
 
@@ -111,20 +121,22 @@ KVR_PUBLIC KVR_MUST_USE struct kvr_parser *kvr_parser_new(void); /* NULL when ou
 KVR_PUBLIC void kvr_parser_free(struct kvr_parser *parser);      /* NULL is fine */
 
 /*
- * Reads one request body (borrowed for the call and, for slices of the result, until the next call: keep it alive).
- * Cost: one pass over the body, about 0.1 ns a byte for long strings plus the hash.
- * KVR_OK                *ret_prompt is filled. A body that the engine might accept but that cannot be keyed
- *                       (docs/prompt-identity.md lists the cases) gives point_count 0. KVR_API_OTHER always ends here
- *                       (or with KVR_E_NOMEM): its body may be anything, and is read as far as it is a JSON object.
+ * Reads one request body (borrowed for the call and, for slices of the result, until the next call: keep it
+ * alive). Cost: one pass over the body, about 0.1 ns a byte for long strings plus the hash. KVR_OK
+ * *ret_prompt is filled. A body that the engine might accept but that cannot be keyed
+ *                       (docs/prompt-identity.md lists the cases) gives point_count 0. KVR_API_OTHER always
+ * ends here (or with KVR_E_NOMEM): its body may be anything, and is read as far as it is a JSON object.
  * KVR_E_JSON            not one JSON document, or not an object; err->offset tells where.
- * KVR_E_REQUEST         a field that is read is there twice or has a type no engine accepts; err->field names it.
- * KVR_E_LIMIT           nesting or size over the limits above; err->offset tells where the nesting is.
+ * KVR_E_REQUEST         a field that is read is there twice or has a type no engine accepts; err->field names
+ * it. KVR_E_LIMIT           nesting or size over the limits above; err->offset tells where the nesting is.
  * KVR_E_ARGUMENT        api is none of the enum. `options` may be NULL for all zero.
  * KVR_E_NOMEM
  */
 KVR_PUBLIC KVR_MUST_USE enum kvr_status kvr_prompt_parse(struct kvr_parser *parser, enum kvr_api api,
-                                                         struct kvr_slice body, const struct kvr_prompt_options *options,
-                                                         struct kvr_prompt *ret_prompt, struct kvr_error *err);
+                                                         struct kvr_slice body,
+                                                         const struct kvr_prompt_options *options,
+                                                         struct kvr_prompt *ret_prompt,
+                                                         struct kvr_error *err);
 
 #ifdef __cplusplus
 }

