@@ -459,7 +459,7 @@ static size_t body_feed(struct client *client, char *data, size_t len)
         if (exchange->body_left == 0)
                 body_done(exchange);
         else
-                net_deadline_arm(&client->worker->deadlines, &client->deadline, DEADLINE_IDLE);
+                net_deadline_arm(&client->worker->deadlines, &client->deadline, DEADLINE_CLIENT_IDLE);
         return take;
 }
 
@@ -484,7 +484,7 @@ static void body_begin(struct exchange *exchange, const struct http1_parser *par
                 body_refused(exchange);
                 return;
         }
-        net_deadline_arm(&client->worker->deadlines, &client->deadline, DEADLINE_IDLE);
+        net_deadline_arm(&client->worker->deadlines, &client->deadline, DEADLINE_CLIENT_IDLE);
 }
 
 static void send_continue(struct exchange *exchange)

@@ -39,7 +39,7 @@ static void wait_for_client(struct exchange *exchange)
                 net_read_stop(exchange->upstream->conn);
                 net_deadline_disarm(&exchange->upstream->deadline);
         }
-        net_deadline_arm(&worker->deadlines, &exchange->client->deadline, DEADLINE_IDLE);
+        net_deadline_arm(&worker->deadlines, &exchange->client->deadline, DEADLINE_CLIENT_IDLE);
 }
 
 void relay_resume(struct exchange *exchange)

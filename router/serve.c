@@ -364,6 +364,7 @@ static int open_log(struct server *server, const struct router_config *config)
                 .now_ns = log_now_ns,
                 .unix_time_ms = log_unix_time_ms,
         };
+        char what[4200];
 
         server->proxy.log = log_new(&options);
         if (!server->proxy.log)
@@ -375,7 +376,10 @@ static int open_log(struct server *server, const struct router_config *config)
                 strcmp(config->access_log, "-") == 0
                         ? STDOUT_FILENO
                         : open(config->access_log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
-        return server->proxy.access_fd < 0 ? fail("--access-log", strerror(errno)) : 0;
+        if (server->proxy.access_fd >= 0)
+                return 0;
+        snprintf(what, sizeof what, "--access-log %s", config->access_log);
+        return fail(what, strerror(errno));
 }
 
 static int make_brain(struct server *server, const struct router_config *config)

@@ -205,10 +205,11 @@ static void set_limits(struct worker *worker)
                 [DEADLINE_TICK] = TICK_MS,
                 [DEADLINE_HEARTBEAT] = config->heartbeat_ms,
                 [DEADLINE_LINGER] = LINGER_MS,
+                [DEADLINE_CLIENT_IDLE] = config->idle_timeout_ms,
         };
 
-        for (uint8_t kind = 0; kind < DEADLINE_KIND_COUNT; kind++)
-                net_deadlines_set(&worker->deadlines, kind, lengths[kind]);
+        for (unsigned kind = 0; kind < DEADLINE_KIND_COUNT; kind++)
+                net_deadlines_set(&worker->deadlines, (uint8_t)kind, lengths[kind]);
 }
 
 static void stop_step(struct worker *worker);
@@ -237,10 +238,11 @@ static void make_deadlines(struct worker *worker)
                 [DEADLINE_TICK] = on_tick,
                 [DEADLINE_HEARTBEAT] = relay_on_heartbeat,
                 [DEADLINE_LINGER] = client_on_deadline,
+                [DEADLINE_CLIENT_IDLE] = client_on_deadline,
         };
 
         net_deadlines_init(&worker->deadlines, &worker->loop);
-        for (uint8_t kind = 0; kind < DEADLINE_KIND_COUNT; kind++)
+        for (unsigned kind = 0; kind < DEADLINE_KIND_COUNT; kind++)
                 (void)net_deadlines_kind(&worker->deadlines, 0, handlers[kind]);
         set_limits(worker);
 }

@@ -333,9 +333,8 @@ def test_models_do_not_make_series_without_end(fleet):
     wait_for(lambda: router.state(engine) == "ready", what="ready")
     for number in range(300):
         router.chat("x", model=f"model-{number}")
-    metrics = router.metrics()
-    assert len(metrics.samples["kvroute_requests_total"]) <= 80
-    assert metrics.sum("requests_total") == 300
+    wait_for(lambda: router.metrics().sum("requests_total") == 300, what="all counted")
+    assert len(router.metrics().samples["kvroute_requests_total"]) <= 80
 
 
 def test_hostile_label_values_do_not_break_the_page(fleet):
@@ -349,19 +348,11 @@ def test_hostile_label_values_do_not_break_the_page(fleet):
     wait_for(lambda: router.metrics().sum("requests_total") == 12, what="all counted")  # fails on a line that is no sample
 
 
-def test_the_dashboard_is_a_page(fleet):
-    router, _ = fleet.start(1)
-    answer = router.admin_request("GET", "/")
-    assert answer.status == 200 and answer.header("content-type").startswith("text/html") and b"<html" in answer.body.lower()
-
-
-def test_the_ledger_adds_up(fleet):
+def test_tokens_are_counted_by_workload(fleet):
     router, engines = fleet.start(2)
     for number in range(3):
         for messages in turns(4, f"ledger-{number}", 1000):
             router.chat(messages, [("x-kvroute-workload", "talk")])
-    page = account(router)
-    assert "talk" in json.dumps(page)
     found = router.metrics().sum("prompt_tokens_total", workload="talk")
     assert found == sum(e.prompt_tokens for e in engines)
 
