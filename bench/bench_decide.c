@@ -127,12 +127,21 @@ static void warm(struct bench *bench, uint64_t entries)
         }
 }
 
+static double percentile_us(const uint64_t *sorted_ns, int count, int percent)
+{
+        int at = count * percent / 100;
+
+        return (double)sorted_ns[at] / 1e3;
+}
+
 static void measure(struct bench *bench, const char *what, uint64_t bytes, int rounds, int kind)
 {
         uint64_t *took = calloc((size_t)rounds, sizeof(*took));
         uint64_t sessions = 200, base = bytes << 24;
         uint32_t points = 0;
 
+        if (!took)
+                abort();
         for (uint64_t s = 0; kind == 0 && s < sessions; s++)
                 request_run(bench, session_prompt(bench, base + s, bytes, 0));
         for (int i = 0; i < rounds; i++) {
@@ -150,8 +159,8 @@ static void measure(struct bench *bench, const char *what, uint64_t bytes, int r
         /* The tenth percentile too: on a machine that others use, it is the one that can be compared. */
         printf("%5u replicas  %-14s %7llu KB %4u points   p10 %7.2f   p50 %7.2f   p99 %7.2f us\n",
                bench->replicas, what, (unsigned long long)bytes / 1024, points,
-               (double)took[rounds / 10] / 1e3, (double)took[rounds / 2] / 1e3,
-               (double)took[(size_t)rounds * 99 / 100] / 1e3);
+               percentile_us(took, rounds, 10), percentile_us(took, rounds, 50),
+               percentile_us(took, rounds, 99));
         free(took);
 }
 

@@ -379,7 +379,10 @@ static void book(struct kvr_router *router, struct kvr__query *query, const stru
         ticket->measurable = !prompt || (prompt->choices <= 1 && prompt->prompt_count <= 1);
         ticket->prompt_tokens = choice->prompt_tokens;
         ticket->match_tokens = chosen->match_tokens;
+        ticket->full_tokens = chosen->full_tokens;
         ticket->base_tokens = chosen->base_tokens;
+        ticket->match_points = chosen->points;
+        ticket->slot_rank = chosen->slot_rank;
         ticket->best_tokens = best;
         ticket->booked_tokens = choice->charge_tokens - chosen->match_tokens;
         ticket->at_home = choice->chosen == choice->view.home;
@@ -387,8 +390,7 @@ static void book(struct kvr_router *router, struct kvr__query *query, const stru
         ticket->trial = replica->state == KVR_TRIAL;
         replica->trials += ticket->trial;
         kvr__load_book(replica, ticket);
-        kvr__fleet_work(&router->fleet, replica,
-                        choice->view.token_s * (ticket->booked_tokens + (double)KVR__REQUEST_TOKENS),
+        kvr__fleet_work(&router->fleet, replica, ticket->booked_tokens + (double)KVR__REQUEST_TOKENS,
                         query->now_ns);
         if (query->session)
                 kvr__owners_put(&router->sessions, query->session, replica->id, query->now_ns);

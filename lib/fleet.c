@@ -105,7 +105,7 @@ struct kvr__replica *kvr__fleet_find_name(const struct kvr__fleet *fleet, const 
         return NULL;
 }
 
-void kvr__fleet_work(struct kvr__fleet *fleet, struct kvr__replica *replica, double seconds, uint64_t now_ns)
+void kvr__fleet_work(struct kvr__fleet *fleet, struct kvr__replica *replica, double tokens, uint64_t now_ns)
 {
         if (!fleet->work_epoch_ns || now_ns < fleet->work_epoch_ns)
                 fleet->work_epoch_ns = now_ns;
@@ -119,7 +119,7 @@ void kvr__fleet_work(struct kvr__fleet *fleet, struct kvr__replica *replica, dou
                 fleet->work_epoch_ns = now_ns;
                 since_s = 0;
         }
-        replica->work += seconds * exp(since_s / WORK_S);
+        replica->work += tokens * exp(since_s / WORK_S);
 }
 
 /* ---- one replica ---- */

@@ -63,7 +63,7 @@ struct kvr__replica {
         struct kvr_load_report report;
         double foreign_waiting, foreign_tokens, foreign_flight; /* at the last report; NAN unknown */
         double mean_uncached, mean_total_s;                     /* of our requests; 0 until known */
-        double work; /* recent seconds sent here, see kvr__fleet_work */
+        double work; /* recent tokens sent here, see kvr__fleet_work */
         uint64_t decided_ns;
 
         /* learned */
@@ -98,8 +98,8 @@ void kvr__fleet_release(struct kvr__fleet *fleet, struct kvr__replica *replica);
 /* NULL when unknown or removed. */
 struct kvr__replica *kvr__fleet_find(const struct kvr__fleet *fleet, kvr_replica_id id);
 struct kvr__replica *kvr__fleet_find_name(const struct kvr__fleet *fleet, const char *name);
-/* Adds seconds to a replica's recent work, which fades with a time constant of a minute. */
-void kvr__fleet_work(struct kvr__fleet *fleet, struct kvr__replica *replica, double seconds, uint64_t now_ns);
+/* Adds tokens to a replica's recent work, which fades with a time constant of a minute. */
+void kvr__fleet_work(struct kvr__fleet *fleet, struct kvr__replica *replica, double tokens, uint64_t now_ns);
 
 KVR_MUST_USE struct kvr__replica *kvr__replica_new(const char *name);
 void kvr__replica_free(struct kvr__replica *replica);

@@ -67,15 +67,16 @@ void kvr__prompt_measure(struct kvr_router *router, const struct kvr__query *que
 /* As an engine counts hits: whole blocks, and never the whole prompt. */
 static uint32_t hit_tokens(const struct kvr__replica *replica, double tokens, uint32_t prompt_tokens)
 {
-        double trust = replica->trust < TRUST_FULL ? replica->trust / TRUST_FULL : 1;
-
         if (tokens > prompt_tokens - 1.0)
                 tokens = prompt_tokens - 1.0;
         uint32_t whole = tokens > 0 ? (uint32_t)tokens : 0;
 
-        if (replica->block_tokens > 1)
-                whole -= whole % replica->block_tokens;
-        return trust < 1 ? (uint32_t)(whole * trust) : whole;
+        return replica->block_tokens > 1 ? whole - whole % replica->block_tokens : whole;
+}
+
+static uint32_t trusted_tokens(const struct kvr__replica *replica, uint32_t tokens)
+{
+        return replica->trust < TRUST_FULL ? (uint32_t)(tokens * replica->trust / TRUST_FULL) : tokens;
 }
 
 /*
@@ -107,6 +108,7 @@ static void candidate_match(struct kvr_router *router, const struct kvr__query *
 
                 kvr__slots_match(replica->slots, &ask, &match);
                 candidate->points = match.points;
+                candidate->slot_rank = match.rank;
                 answer = match.answer;
         } else if (candidate->points && candidate->points < query->point_count) {
                 const struct kvr__note *note =
@@ -120,14 +122,15 @@ static void candidate_match(struct kvr_router *router, const struct kvr__query *
         double tokens = router->tokens[candidate->points - 1];
 
         candidate->base_tokens = hit_tokens(replica, tokens, choice->prompt_tokens);
-        candidate->match_tokens = candidate->base_tokens;
+        candidate->full_tokens = candidate->base_tokens;
         if (answer > 0 && choice->model && choice->model->answer_yield >= ANSWER_YIELD) {
                 double room = room_for_answer(router, query, candidate->points);
 
                 /* Much more was generated than came back: the beginning of it, reasoning, was left out. */
                 answer = answer > room * ANSWER_EXCESS + ANSWER_SLACK ? 0 : fmin(answer, room);
-                candidate->match_tokens = hit_tokens(replica, tokens + answer, choice->prompt_tokens);
+                candidate->full_tokens = hit_tokens(replica, tokens + answer, choice->prompt_tokens);
         }
+        candidate->match_tokens = trusted_tokens(replica, candidate->full_tokens);
 }
 
 void kvr__candidates_match(struct kvr_router *router, const struct kvr__query *query,

@@ -15,7 +15,9 @@ struct kvr__candidate {
         struct kvr__replica *replica;
         uint32_t points;              /* leading points of the prompt that it has */
         uint32_t base_tokens;         /* the tokens of these, as its engine would count a hit */
-        uint32_t match_tokens;        /* the same with generated answers in between */
+        uint32_t full_tokens;         /* the same with generated answers in between */
+        uint32_t match_tokens;        /* the same as far as the replica is trusted: what counts */
+        uint16_t slot_rank;           /* where a replica with slots has it: see struct kvr__slots_match */
         double token_s;               /* seconds to prefill a token: learned, or the mean of the others */
         double wait_s;                /* before the prefill could start */
         double own_s, toll_s, cost_s; /* filled by policies that price, NAN otherwise */

@@ -27,6 +27,10 @@
 #define SPEED_ALIKE   0.15 /* learned speeds that differ by less are no reason to prefer a replica */
 #define SPEED_NOISE_S \
         0.01 /* nor are those that differ by less over a whole prompt: first tokens jitter by that much */
+#define SESSION_NOISE_S                                                                                  \
+        0.005 /* costs that differ by less are equal where a session is known: first tokens jitter by as \
+                 much */
+#define ALIKE_TOKENS  16 /* so many tokens do not make a match longer */
 #define MEDIAN_SAMPLE 64 /* replicas that a median is taken of */
 #define SESSION_WORTH \
         0.5 /* part of the unknown rest of a prompt that its session's last replica is hoped to have */
@@ -199,7 +203,12 @@ uint32_t kvr__choose_kv(struct kvr__view *view)
          * does not show. Otherwise the session only decides between equals.
          */
         const struct kvr__candidate *owner = &view->candidates[view->owner];
-        double rest = missing(view, best_match, 0), slack = 1e-9;
+        double rest = missing(view, best_match, 0), slack = SESSION_NOISE_S;
+
+        /* A longer match elsewhere is not given up for the sake of a session. */
+        if (missing(view, owner->match_tokens, 0) >
+            missing(view, view->candidates[least.at].match_tokens, 0) + ALIKE_TOKENS)
+                slack = 1e-9;
 
         if (rest > view->prompt_tokens / 2.0)
                 slack += SESSION_WORTH * owner->token_s * rest;

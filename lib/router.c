@@ -331,9 +331,18 @@ enum kvr_status kvr_replica_remove(struct kvr_router *router, kvr_replica_id id)
         WITH_REPLICA(router, id, replica_leave(router, replica));
 }
 
+/* What was measured before may not hold for what has started there now; and who is never asked is never
+ * measured. */
+static void restart(struct kvr_router *router, struct kvr__replica *replica)
+{
+        kvr__router_forget(router, replica);
+        replica->speed = (struct kvr__speed){0};
+        replica->work = 0;
+}
+
 enum kvr_status kvr_replica_forget(struct kvr_router *router, kvr_replica_id id)
 {
-        WITH_REPLICA(router, id, kvr__router_forget(router, replica));
+        WITH_REPLICA(router, id, restart(router, replica));
 }
 
 enum kvr_status kvr_replica_set_state(struct kvr_router *router, kvr_replica_id id, enum kvr_state state)

@@ -283,6 +283,26 @@ static void home_learn(struct kvr_router *router, const struct kvr_ticket *ticke
                         (gain - router->home_yield) * (gain > router->home_yield ? HOME_UP : HOME_DOWN);
 }
 
+/*
+ * Replicas with slots: what was predicted from host memory and is not there, or was not and is, says how much
+ * that holds, and nothing about honesty. True when that is all there is to learn.
+ */
+static bool memory_learn(struct kvr_ticket *ticket, double expected, double found)
+{
+        struct kvr__slots *slots = ticket->replica->slots;
+
+        if (!slots || ticket->slots_epoch != ticket->replica->slots_epoch)
+                return false;
+        if (ticket->slot_rank && expected >= TELLING_TOKENS && found < expected / 2) {
+                kvr__slots_learn_gone(slots, ticket->slot_rank);
+                return true;
+        }
+        if (found > expected + fmax(SLIP_TOKENS, SLIP_SHARE * expected) &&
+            ticket->held > ticket->match_points)
+                kvr__slots_learn_more(slots);
+        return false;
+}
+
 /* Compares what was found with what was predicted, and corrects what the prediction came from. */
 static void observation_learn(struct kvr_router *router, struct kvr_ticket *ticket,
                               const struct result *result)
@@ -292,13 +312,15 @@ static void observation_learn(struct kvr_router *router, struct kvr_ticket *tick
          * compared. */
         double scale = ticket->prompt_tokens ? result->prompt / ticket->prompt_tokens : 1;
         double expected = ticket->base_tokens * scale;
-        double credited = (ticket->match_tokens - ticket->base_tokens) * scale;
+        double credited = (ticket->full_tokens - ticket->base_tokens) * scale;
 
         replica->tells_cached = true;
-        home_learn(router, ticket, result, ticket->match_tokens * scale);
+        home_learn(router, ticket, result, ticket->full_tokens * scale);
         if (credited >= SLIP_TOKENS)
                 kvr__model_learn_answer(kvr__models_get(&router->models, ticket->model), credited,
                                         result->cached - expected);
+        if (memory_learn(ticket, expected, result->cached))
+                return;
         if (expected >= TELLING_TOKENS)
                 replica->trust += (fmin(1, result->cached / expected) - replica->trust) * TRUST_STEP;
         if (!ticket->point_count)

@@ -239,6 +239,10 @@ static void slot_save(struct kvr__slots *slots, struct slot *slot)
         }
         if (!held->count)
                 return;
+        if (!slots->saved_max) {
+                sequence_clear(held);
+                return;
+        }
         if (slots->saved_count == slots->saved_max)
                 saved_drop(slots, 0);
         /* Exchange the memory: the place at the end of the list has a spare one. */
@@ -342,16 +346,19 @@ void kvr__slots_match(const struct kvr__slots *slots, const struct kvr__slots_as
         const struct sequence *source = NULL;
         uint32_t common = landing.common;
 
+        ret->rank = 0;
         if (landing.slot != KVR__NO_SLOT)
                 source = &slots->slots[landing.slot].held;
         if (landing.save) {
                 uint32_t best = saved_best(slots, ask, landing.common, landing.keep, &common);
 
-                if (best < slots->saved_count)
+                if (best < slots->saved_count) {
                         source = &slots->saved[best];
+                        ret->rank = (uint16_t)(slots->saved_count - best);
+                }
         }
         ret->points = common;
-        ret->answer = common && common == source->count && common < ask->count ? source->answer : 0;
+        ret->answer = source && common && common == source->count && common < ask->count ? source->answer : 0;
 }
 
 uint32_t kvr__slots_start(struct kvr__slots *slots, const struct kvr__slots_ask *ask)
@@ -412,6 +419,22 @@ void kvr__slots_abort(struct kvr__slots *slots, uint32_t number)
                 held->tokens *= (double)slot->found / held->count;
                 held->count = slot->found;
         }
+}
+
+void kvr__slots_learn_gone(struct kvr__slots *slots, uint32_t rank)
+{
+        if (rank > slots->saved_max)
+                return;
+        slots->saved_max = rank - 1;
+        while (slots->saved_count > slots->saved_max)
+                saved_drop(slots, 0);
+}
+
+void kvr__slots_learn_more(struct kvr__slots *slots)
+{
+        uint32_t more = slots->saved_max + 1 + slots->saved_max / 8;
+
+        slots->saved_max = more < KVR__SAVED_MAX ? more : KVR__SAVED_MAX;
 }
 
 void kvr__slots_clear(struct kvr__slots *slots)

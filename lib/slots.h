@@ -39,6 +39,7 @@ struct kvr__slots_ask {
 struct kvr__slots_match {
         uint32_t points; /* leading points found where the prompt would land */
         uint32_t answer; /* generated tokens that follow them there, if the prompt goes on beyond */
+        uint16_t rank;   /* 0: in the slot itself; n: in the sequence that was saved n-th last */
 };
 
 /* `count` 0: 4. `capacity_tokens` 0: unknown, then 8 saved sequences per slot. NULL when out of memory or
@@ -57,6 +58,13 @@ uint32_t kvr__slots_start(struct kvr__slots *slots, const struct kvr__slots_ask 
 void kvr__slots_finish(struct kvr__slots *slots, uint32_t slot, uint32_t answer);
 /* The same when the prompt was not computed: only what it found there is left. */
 void kvr__slots_abort(struct kvr__slots *slots, uint32_t slot);
+/*
+ * How much the memory holds is only told by what is found there. A sequence that was saved `rank`-th last had
+ * gone: so have all that were saved before it, and so few will be followed from now on. Or one was found that
+ * was given up: more will be.
+ */
+void kvr__slots_learn_gone(struct kvr__slots *slots, uint32_t rank);
+void kvr__slots_learn_more(struct kvr__slots *slots);
 /* Everything is gone; busy slots stay busy. */
 void kvr__slots_clear(struct kvr__slots *slots);
 uint64_t kvr__slots_tokens(const struct kvr__slots *slots);

@@ -31,7 +31,10 @@ struct kvr_ticket {
         uint32_t units;
         uint32_t prompt_tokens; /* 0 unknown */
         uint32_t match_tokens;  /* predicted */
+        uint32_t full_tokens;   /* the same had the replica been trusted in full */
         uint32_t base_tokens;   /* of these, without answers of earlier turns */
+        uint32_t match_points;  /* leading points they come from */
+        uint16_t slot_rank;     /* see struct kvr__slots_match */
         uint32_t best_tokens;
         uint32_t booked_tokens;
         uint32_t held;     /* leading points held when it was decided, where it went */

@@ -13,7 +13,8 @@
 #define TICK_MS         20
 #define MODELS_EVERY_MS 10000
 #define SETUP_AGAIN_MS  1000
-#define KNOW_WITHIN_MS  3000 /* a healthy replica gets requests after this long, whatever is not known of it \
+#define KNOW_WITHIN_MS                                                                                       \
+        3000                 /* a healthy replica gets requests after this long, whatever is not known of it \
                               */
 #define NOT_READY_MS     500 /* health interval while a replica is not ready, unless the option is shorter */
 #define TRIAL_TIMEOUT_MS 10000 /* for one token */

@@ -90,7 +90,8 @@ enum deadline_kind { /* numbers of the worker's kinds, in order of creation */
                      DEADLINE_TICK,
                      DEADLINE_HEARTBEAT,
                      DEADLINE_LINGER,
-        DEADLINE_CLIENT_IDLE, /* as DEADLINE_IDLE, but of a client: each kind has one type of object */
+                     DEADLINE_CLIENT_IDLE, /* as DEADLINE_IDLE, but of a client: each kind has one type of
+                                              object */
                      DEADLINE_KIND_COUNT,
 };
 
