@@ -135,7 +135,7 @@ static void newcomers_spare(struct kvr__view *view)
         for (uint32_t i = 0; i < view->count; i++)
                 if (kvr__load_ramp(view->candidates[i].replica, view->now_ns) <= 0 && met++ % step == 0)
                         figures[n++] = view->candidates[i].wait_s;
-        double median = median_of(figures, n);
+        double median = n ? median_of(figures, n) : 0;
 
         for (uint32_t i = 0; i < view->count; i++)
                 view->candidates[i].wait_s +=

@@ -188,20 +188,22 @@ static void slots_detach(struct kvr__replica *replica)
 static bool slots_apply(struct kvr_router *router, struct kvr__replica *replica,
                         const struct kvr_replica_spec *spec)
 {
+        uint64_t capacity_tokens = spec->capacity_tokens ? spec->capacity_tokens : replica->capacity_told;
+
         if (spec->cache != KVR_CACHE_SLOTS) {
                 slots_detach(replica);
                 return true;
         }
         if (!replica->slots || (spec->slots && spec->slots != kvr__slots_count(replica->slots))) {
                 struct kvr__slots *slots =
-                        kvr__slots_new(kvr__index_budget(router->index), spec->slots, spec->capacity_tokens);
+                        kvr__slots_new(kvr__index_budget(router->index), spec->slots, capacity_tokens);
 
                 if (!slots)
                         return false;
                 slots_detach(replica);
                 replica->slots = slots;
         }
-        if (spec->capacity_tokens)
+        if (spec->capacity_tokens && spec->capacity_tokens != replica->capacity_told)
                 kvr__slots_set_capacity(replica->slots, spec->capacity_tokens);
         return true;
 }

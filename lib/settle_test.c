@@ -488,6 +488,46 @@ static void llama_fleet_is_predicted_by_slots(void **state)
         assert_int_equal(wrong, 0);
 }
 
+/* The same, but nobody told how little the memory holds. */
+static void memory_of_a_llama_is_learned(void **state)
+{
+        static const struct kvr_replica_spec spec = {.cache = KVR_CACHE_SLOTS, .slots = 2};
+        uint64_t last[3][2] = {{0}};
+        uint32_t hits = 0, wrong = 0;
+
+        (void)state;
+        up(3, spec);
+        /* All conversations begin at one place. */
+        for (uint64_t c = 0; c < 5; c++) {
+                struct kvr_request request = text(1 + c, 4000);
+
+                request.pinned = fleet.ids[0];
+                serve_as(&request, 1000, 0, 1);
+                last[0][1] = last[0][0];
+                last[0][0] = 1 + c;
+        }
+        for (uint64_t turn = 0; turn < 40; turn++)
+                for (uint64_t c = 0; c < 5; c++) {
+                        struct kvr_request request = text(1 + c, 4000);
+                        struct kvr_decision decision = explain(&request);
+                        uint64_t *held = last[brain_number(&fleet, decision.replica)];
+                        bool hit = held[0] == 1 + c || held[1] == 1 + c;
+
+                        if (held[0] != 1 + c) {
+                                held[1] = held[0];
+                                held[0] = 1 + c;
+                        }
+                        hits += hit;
+                        wrong += hit != (decision.match_tokens == 999);
+                        serve_as(&request, 1000, hit ? 999 : 0, 1);
+                }
+        print_message("# slots, memory unknown: %u hits of 200, %u wrong\n", hits, wrong);
+        assert_true(hits >= 180);
+        assert_true(wrong <= 15);
+        for (uint32_t i = 0; i < 3; i++)
+                assert_true(brain_info(&fleet, i).trust > 0.9);
+}
+
 static void requests_wait_for_a_slot_in_order(void **state)
 {
         struct kvr_ticket *tickets[4];
@@ -545,6 +585,7 @@ int main(void)
                 cmocka_unit_test_teardown(responses_know_their_owner, down),
                 cmocka_unit_test_teardown(accounts_tell_why_hits_are_missing, down),
                 cmocka_unit_test_teardown(llama_fleet_is_predicted_by_slots, down),
+                cmocka_unit_test_teardown(memory_of_a_llama_is_learned, down),
                 cmocka_unit_test_teardown(requests_wait_for_a_slot_in_order, down),
                 cmocka_unit_test_teardown(what_waited_through_a_loss_is_not_believed, down),
         };

@@ -23,6 +23,12 @@ static struct kvr__slots_ask ask_of(const struct brain_prompt *p)
         return (struct kvr__slots_ask){p->points, p->count, 0.25};
 }
 
+static const struct brain_prompt *text_of(struct brain_prompt *p, uint64_t number, uint64_t bytes)
+{
+        brain_prompt_of(p, number, bytes);
+        return p;
+}
+
 static uint32_t match(const struct kvr__slots *slots, const struct brain_prompt *p)
 {
         struct kvr__slots_ask ask = ask_of(p);
@@ -94,7 +100,7 @@ static void memory_brings_whole_prompts_back(void **state)
 
         (void)state;
         for (uint64_t i = 0; i < 8; i++)
-                assert_int_equal(serve(slots, brain_prompt_of(&p, i, 12000) ? &p : NULL), 0);
+                assert_int_equal(serve(slots, text_of(&p, i, 12000)), 0);
         for (int round = 0; round < 2; round++)
                 for (uint64_t i = 0; i < 8; i++) {
                         brain_prompt_of(&p, i, 12000);
@@ -164,7 +170,7 @@ static void oldest_goes_from_memory(void **state)
         (void)state;
         /* 3,000 tokens each and 10 generated: the slot and two saved ones fit. */
         for (uint64_t i = 0; i < 4; i++)
-                serve(slots, brain_prompt_of(&p, i, 12000) ? &p : NULL);
+                serve(slots, text_of(&p, i, 12000));
         assert_int_equal(kvr__slots_sequences(slots), 3);
         assert_int_equal(kvr__slots_tokens(slots), 9030);
         brain_prompt_of(&p, 0, 12000);
@@ -181,13 +187,55 @@ static void unknown_memory_is_eight_sequences_a_slot(void **state)
 
         (void)state;
         for (uint64_t i = 0; i < 100; i++)
-                serve(slots, brain_prompt_of(&p, i, 4000) ? &p : NULL);
+                serve(slots, text_of(&p, i, 4000));
         assert_int_equal(kvr__slots_sequences(slots), 18);
         for (uint64_t i = 0; i < 100; i++) {
                 brain_prompt_of(&p, i, 4000);
                 assert_int_equal(match(slots, &p), i < 82 ? 0 : p.count);
         }
         kvr__slots_free(slots);
+}
+
+static uint32_t rank_of(const struct kvr__slots *slots, const struct brain_prompt *p)
+{
+        struct kvr__slots_ask ask = ask_of(p);
+        struct kvr__slots_match found;
+
+        kvr__slots_match(slots, &ask, &found);
+        return found.rank;
+}
+
+static void memory_is_as_large_as_what_is_found_there(void **state)
+{
+        struct kvr__slots *slots = kvr__slots_new(&budget, 1, 0);
+        static struct brain_prompt p;
+
+        (void)state;
+        for (uint64_t i = 0; i < 8; i++)
+                serve(slots, text_of(&p, i, 12000));
+        /* 7 in the slot, 6 to 0 in memory, the latest first. */
+        for (uint64_t i = 0; i < 8; i++)
+                assert_int_equal(rank_of(slots, text_of(&p, i, 12000)), 7 - i);
+        /* 3 was gone: so were those before it. */
+        kvr__slots_learn_gone(slots, 4);
+        assert_int_equal(kvr__slots_sequences(slots), 4);
+        for (uint64_t i = 0; i < 8; i++)
+                assert_int_equal(match(slots, text_of(&p, i, 12000)) > 0, i >= 4);
+        for (uint64_t i = 10; i < 20; i++)
+                serve(slots, text_of(&p, i, 12000));
+        assert_int_equal(kvr__slots_sequences(slots), 4);
+        kvr__slots_learn_more(slots);
+        for (uint64_t i = 20; i < 30; i++)
+                serve(slots, text_of(&p, i, 12000));
+        assert_int_equal(kvr__slots_sequences(slots), 5);
+        /* No memory at all. */
+        kvr__slots_learn_gone(slots, 1);
+        serve(slots, text_of(&p, 40, 12000));
+        serve(slots, text_of(&p, 41, 12000));
+        assert_int_equal(kvr__slots_sequences(slots), 1);
+        assert_int_equal(match(slots, &p), p.count);
+        kvr__slots_free(slots);
+        assert_int_equal(budget.bytes, 0);
 }
 
 static void answers_count_for_the_next_turn(void **state)
@@ -250,7 +298,7 @@ static void memory_spent_shortens_what_is_followed(void **state)
         assert_true(budget.bytes <= budget.bytes_max);
         assert_true(match(slots, &p) <= 64);
         for (uint64_t i = 0; i < 20; i++)
-                serve(slots, brain_prompt_of(&p, i, 64000) ? &p : NULL);
+                serve(slots, text_of(&p, i, 64000));
         assert_true(budget.bytes <= budget.bytes_max);
         kvr__slots_free(slots);
         assert_int_equal(budget.bytes, 0);
@@ -307,6 +355,7 @@ int main(void)
                 cmocka_unit_test_setup(little_in_common_does_not_choose_a_slot, setup),
                 cmocka_unit_test_setup(oldest_goes_from_memory, setup),
                 cmocka_unit_test_setup(unknown_memory_is_eight_sequences_a_slot, setup),
+                cmocka_unit_test_setup(memory_is_as_large_as_what_is_found_there, setup),
                 cmocka_unit_test_setup(answers_count_for_the_next_turn, setup),
                 cmocka_unit_test_setup(a_prompt_that_was_not_computed_leaves_what_it_found, setup),
                 cmocka_unit_test_setup(memory_spent_shortens_what_is_followed, setup),
