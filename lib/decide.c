@@ -8,9 +8,8 @@
 
 #define NOTABLE_SHARE  20 /* another match is notably longer by more than a twentieth of the prompt */
 #define NOTABLE_TOKENS 16
-#define HOME_YIELD_MIN 0.02 /* less is noise, and would break ties that are better broken otherwise */
-#define SPAN_REPLICA   64   /* visits fade over this many requests per replica */
-#define EXPLORE_EVICT  256  /* pairs that one decision evicts for capacity beyond twice its own points */
+#define SPAN_REPLICA   64  /* visits fade over this many requests per replica */
+#define EXPLORE_EVICT  256 /* pairs that one decision evicts for capacity beyond twice its own points */
 
 static struct kvr__query query_make(const struct kvr_router *router, const struct kvr_request *request)
 {
@@ -199,7 +198,7 @@ static void view_fill(struct kvr_router *router, const struct kvr__query *query,
                 .seen = choice->model ? choice->model->seen : 1,
                 .span = (double)SPAN_REPLICA * choice->count,
                 .now_ns = query->now_ns,
-                .home_yield = router->home_yield < HOME_YIELD_MIN ? 0 : router->home_yield,
+                .home_yield = router->home_yield,
                 .home = choice->count,
                 .affinity = query->session,
                 .owner = owner_find(router, query, choice),

@@ -28,6 +28,8 @@
         8 /* work of any request beside its prompt: a first step, and its place in the batch */
 #define KVR__UNKNOWN_TOKENS 256 /* what a prompt of unknown size counts as */
 
+#define KVR__CAPACITY_MAX 1e15 /* tokens; more is as good as no limit, and still a whole number in a double */
+
 struct kvr__replica {
         kvr_replica_id id;
         char name[KVR_NAME_MAX];
@@ -48,7 +50,7 @@ struct kvr__replica {
         uint32_t slots_epoch; /* rises when the slots are made anew; older tickets have none of them */
         uint64_t capacity_told;
         struct kvr_ticket *deferred_head, *deferred_tail; /* waiting for a slot, oldest first */
-        double capacity;                                  /* tokens; 0 unknown */
+        double capacity; /* tokens, at most KVR__CAPACITY_MAX; 0 unknown */
         bool capacity_learned;
         uint32_t misses; /* long predictions that failed in a row */
         uint32_t told;   /* long predictions that were checked since the last reset */
@@ -60,6 +62,9 @@ struct kvr__replica {
         double log_flight; /* ln(1 + in_flight) */
         struct kvr_ticket *prefill_head, *prefill_tail;
         uint64_t first_token_ns; /* the last one that came from here */
+        /* The most of each since the last report: it was measured at some moment in between. */
+        uint32_t peak_flight, peak_prefilling;
+        uint64_t peak_booked;
         struct kvr_load_report report;
         double foreign_waiting, foreign_tokens, foreign_flight; /* at the last report; NAN unknown */
         double mean_uncached, mean_total_s;                     /* of our requests; 0 until known */

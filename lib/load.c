@@ -32,6 +32,16 @@ static void flight_set(struct kvr__replica *replica, uint32_t in_flight)
         replica->log_flight = log1p(in_flight);
 }
 
+static void peaks_raise(struct kvr__replica *replica)
+{
+        if (replica->in_flight > replica->peak_flight)
+                replica->peak_flight = replica->in_flight;
+        if (replica->prefilling > replica->peak_prefilling)
+                replica->peak_prefilling = replica->prefilling;
+        if (replica->booked_tokens > replica->peak_booked)
+                replica->peak_booked = replica->booked_tokens;
+}
+
 void kvr__load_book(struct kvr__replica *replica, struct kvr_ticket *ticket)
 {
         ticket->next = NULL;
@@ -49,6 +59,7 @@ void kvr__load_book(struct kvr__replica *replica, struct kvr_ticket *ticket)
                                           ? (ticket->booked_tokens - replica->mean_uncached) * MEAN_STEP
                                           : ticket->booked_tokens;
         flight_set(replica, replica->in_flight + 1);
+        peaks_raise(replica);
 }
 
 bool kvr__load_first_token(struct kvr__replica *replica, struct kvr_ticket *ticket, uint64_t now_ns)
@@ -97,14 +108,17 @@ void kvr__load_report(struct kvr__replica *replica, const struct kvr_load_report
         report = &replica->report;
         /* What waits there beyond our own requests is somebody else's: another router, or a client of its
          * own. */
-        replica->foreign_waiting = excess(report->waiting, replica->prefilling);
-        replica->foreign_flight = excess(report->waiting + report->running, replica->in_flight);
-        replica->foreign_tokens = excess(report->waiting_tokens, (double)replica->booked_tokens);
+        replica->foreign_waiting = excess(report->waiting, replica->peak_prefilling);
+        replica->foreign_flight = excess(report->waiting + report->running, replica->peak_flight);
+        replica->foreign_tokens = excess(report->waiting_tokens, (double)replica->peak_booked);
         if (isnan(replica->foreign_tokens) && !isnan(replica->foreign_waiting)) {
                 double mean = replica->mean_uncached > 0 ? replica->mean_uncached : KVR__UNKNOWN_TOKENS;
 
                 replica->foreign_tokens = replica->foreign_waiting * mean;
         }
+        replica->peak_flight = replica->in_flight;
+        replica->peak_prefilling = replica->prefilling;
+        replica->peak_booked = replica->booked_tokens;
 }
 
 bool kvr__load_report_fresh(const struct kvr__replica *replica, uint64_t now_ns)

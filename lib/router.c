@@ -219,7 +219,7 @@ static bool spec_apply(struct kvr_router *router, struct kvr__replica *replica,
                 replica->block_tokens = spec->block_tokens;
         if (spec->capacity_tokens && spec->capacity_tokens != replica->capacity_told) {
                 replica->capacity_told = spec->capacity_tokens;
-                replica->capacity = (double)spec->capacity_tokens;
+                replica->capacity = fmin((double)spec->capacity_tokens, KVR__CAPACITY_MAX);
                 replica->capacity_learned = false;
         }
         return true;

@@ -18,6 +18,7 @@
 #define SURPRISE_KEEP       0.998 /* forgotten over some hundreds of requests */
 #define SURPRISES_TELL      4
 #define HOME_FIRST          0.5
+#define HOME_OFF            0.02 /* less is noise */
 #define HOME_UP             0.02
 #define HOME_DOWN           0.005
 #define HOME_TOKENS         256.0 /* an unknown part so long, */
@@ -247,7 +248,7 @@ static bool cache_learn(struct kvr_router *router, struct kvr_ticket *ticket, do
                 capacity_shrink(router, replica);
         } else if (found > expected + slip && replica->capacity > 0 &&
                    surplus_was_ours(router, ticket, found / result->prompt * ticket->units)) {
-                replica->capacity *= 1 + SIZE_GROW;
+                replica->capacity = fmin(replica->capacity * (1 + SIZE_GROW), KVR__CAPACITY_MAX);
                 replica->capacity_learned = true;
         }
         return false;
@@ -278,9 +279,11 @@ static void home_learn(struct kvr_router *router, const struct kvr_ticket *ticke
                 router->home_yield = HOME_FIRST;
                 router->surprises = 0;
         }
-        if (ticket->at_home)
-                router->home_yield +=
-                        (gain - router->home_yield) * (gain > router->home_yield ? HOME_UP : HOME_DOWN);
+        if (!ticket->at_home || router->home_yield <= 0)
+                return;
+        router->home_yield += (gain - router->home_yield) * (gain > router->home_yield ? HOME_UP : HOME_DOWN);
+        if (router->home_yield < HOME_OFF)
+                router->home_yield = 0;
 }
 
 /*

@@ -9,6 +9,7 @@
 #define SETTLED    8 /* samples after which outliers are bounded; before that a replica is drawn to the line */
 #define OUTLIER    8.0  /* times longer or shorter than expected */
 #define SPREAD_MIN 0.25 /* of sizes, relative to their mean, for a slope to be told from an overhead */
+#define JITTER_S   0.01 /* first tokens come so much earlier or later for no reason */
 #define EVEN_OUT   0.9  /* less than 1, so that line and replicas cannot drift apart together */
 #define SLOPE_MIN  0.1  /* of the mean seconds per token: tokens never cost nothing */
 
@@ -33,8 +34,8 @@ static double slowness(const struct kvr__curve *curve, const struct kvr__speed *
                        const struct line *line)
 {
         double expected = line->overhead_s * speed->n + line->token_s * speed->e;
-        /* Short prompts show little of it, so the overhead once more is the measure of doubt. */
-        double doubt = line->overhead_s * speed->n;
+        /* Short prompts and quick answers show little of it: that much of every first token is doubt. */
+        double doubt = speed->n * fmax(line->overhead_s, JITTER_S);
         /* The first few samples of a replica are eked out with the line itself. */
         double eke = speed->samples < SETTLED ? (SETTLED - speed->samples) * 0.5 * curve->t / curve->n : 0;
 
