@@ -28,7 +28,8 @@
         8 /* work of any request beside its prompt: a first step, and its place in the batch */
 #define KVR__UNKNOWN_TOKENS 256 /* what a prompt of unknown size counts as */
 
-#define KVR__CAPACITY_MAX 1e15 /* tokens; more is as good as no limit, and still a whole number in a double */
+#define KVR__CAPACITY_MAX 1e15 /* tokens; more is as good as no limit, and still a whole number in a double \
+                                */
 
 struct kvr__replica {
         kvr_replica_id id;
@@ -50,7 +51,7 @@ struct kvr__replica {
         uint32_t slots_epoch; /* rises when the slots are made anew; older tickets have none of them */
         uint64_t capacity_told;
         struct kvr_ticket *deferred_head, *deferred_tail; /* waiting for a slot, oldest first */
-        double capacity; /* tokens, at most KVR__CAPACITY_MAX; 0 unknown */
+        double capacity;                                  /* tokens, at most KVR__CAPACITY_MAX; 0 unknown */
         bool capacity_learned;
         uint32_t misses; /* long predictions that failed in a row */
         uint32_t told;   /* long predictions that were checked since the last reset */

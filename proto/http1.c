@@ -312,6 +312,13 @@ static const char *check_head(const struct http1_head *head, const struct summar
                 return "Host given twice";
         if (request && summary->hosts == 0 && head->minor >= 1)
                 return "no Host";
+        /* llhttp takes any byte there; it is passed on to clients. */
+        for (size_t i = 0; i < head->reason.len; i++) {
+                unsigned char byte = (unsigned char)head->reason.data[i];
+
+                if ((byte < 0x20 && byte != '\t') || byte == 0x7F)
+                        return "a control byte in the reason phrase";
+        }
         return NULL;
 }
 
@@ -374,8 +381,10 @@ enum http1_result http1_body(struct http1_parser *parser, const char *buf, size_
                 *ret_used = 0;
                 return HTTP1_DONE;
         }
-        if (len == 0)
+        if (len == 0) {
+                *ret_used = 0;
                 return HTTP1_MORE;
+        }
         parser->sink = sink;
         parser->sink_ctx = ctx;
         error = llhttp_execute(&parser->llhttp, buf, len);

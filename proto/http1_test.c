@@ -206,6 +206,9 @@ static void responses_end_as_they_say(void **state)
         assert_int_equal(http1_body(&parser, open + used, 2, collect, &body, &used), HTTP1_MORE);
         assert_true(http1_eof(&parser));
 
+        assert_int_equal(parse(HTTP1_RESPONSE, "HTTP/1.1 200 O\x01K\r\n\r\n", &head, &body, &used),
+                         HTTP1_BAD);
+
         static const char cut[] = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab";
         body = (struct text){0};
         http1_init(&parser, HTTP1_RESPONSE);
