@@ -25,6 +25,7 @@ import xml.etree.ElementTree
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILD_ROOT = os.path.join(ROOT, os.environ.get("KVROUTE_BUILD_ROOT", "."))
 JOBS = os.cpu_count() or 1
+SECOND_TRIES = 8  # failed end-to-end tests that are tried once more
 SHOWN_LINES = 60  # of a failed stage's output
 SHOWN_WIDTH = 300
 
@@ -155,21 +156,49 @@ class Stage:
             command += ["-m", select]
         env = dict(env or {}, KVROUTE_BIN=kvroute, PYTHONDONTWRITEBYTECODE="1")
         status, _ = self.run(command, timeout, env)
-        if not os.path.exists(report):
-            raise Failed("pytest gave no results")
-        cases = 0
-        for case in xml.etree.ElementTree.parse(report).getroot().iter("testcase"):
-            cases += 1
-            if case.find("failure") is not None or case.find("error") is not None:
-                self.failures.append("%s::%s" % (case.get("classname", ""), case.get("name", "")))
-            elif case.find("skipped") is not None:
-                self.skipped += 1
-            else:
-                self.passed += 1
-        if cases == 0:
+        passed, skipped, failed = pytest_results(report)
+        if passed + skipped + len(failed) == 0:
             raise Failed("pytest ran nothing")
-        if status != 0 and not self.failures:
+        if status != 0 and not failed:
             self.failures.append("pytest: exit status %d" % status)
+        self.passed += passed
+        self.skipped += skipped
+        if 0 < len(failed) <= SECOND_TRIES:
+            failed = self.second_try(command, failed, report, timeout, env)
+        self.failures += failed
+
+    def second_try(self, command, failed, report, timeout, env):
+        """Tests against the clock can fail on a busy machine: few failures are tried once more, and it is said aloud."""
+        os.remove(report)
+        first = [part for part in command if not part.startswith(os.path.join(ROOT, "tests"))]
+        self.run(first + [os.path.join(ROOT, name) for name in failed], timeout, env)
+        passed, skipped, still = pytest_results(report)
+        if passed + skipped + len(still) < len(failed):
+            return failed
+        self.passed += passed
+        self.skipped += skipped
+        for name in failed:
+            if name not in still:
+                print("   UNSTEADY  %s: passed at the second try" % name, flush=True)
+        return still
+
+
+def pytest_results(report):
+    """Numbers of passed and skipped cases of a junit file, and the failed ones' names as pytest takes them."""
+    if not os.path.exists(report):
+        raise Failed("pytest gave no results")
+    passed = skipped = 0
+    failed = []
+    for case in xml.etree.ElementTree.parse(report).getroot().iter("testcase"):
+        if case.find("failure") is not None or case.find("error") is not None:
+            name = "%s.py::%s" % (case.get("classname", "").replace(".", "/"), case.get("name", ""))
+            if name not in failed:
+                failed.append(name)
+        elif case.find("skipped") is not None:
+            skipped += 1
+        else:
+            passed += 1
+    return passed, skipped, failed
 
 
 def python_with_pytest():
