@@ -24,12 +24,9 @@
 
 #define KVR__REPORT_LIFE_NS 10000000000ULL /* an older report says nothing any more */
 #define KVR__RAMP_NS        30000000000ULL /* how long a newcomer is spared */
-#define KVR__REQUEST_TOKENS \
-        8 /* work of any request beside its prompt: a first step, and its place in the batch */
-#define KVR__UNKNOWN_TOKENS 256 /* what a prompt of unknown size counts as */
-
-#define KVR__CAPACITY_MAX 1e15 /* tokens; more is as good as no limit, and still a whole number in a double \
-                                */
+#define KVR__UNKNOWN_TOKENS 256            /* what a prompt of unknown size counts as */
+#define KVR__REQUEST_TOKENS 8              /* work of any request beside its prompt: first step, batch */
+#define KVR__CAPACITY_MAX   1e15           /* tokens; as good as no limit, and still whole in a double */
 
 struct kvr__replica {
         kvr_replica_id id;

@@ -25,15 +25,13 @@
 #define SHARE_TRUNK   0.5  /* demand from which on a common beginning is one of many, not a session's own */
 #define SEEN_MIN      8    /* requests per replica before demand is measured against less than that */
 #define SPEED_ALIKE   0.15 /* learned speeds that differ by less are no reason to prefer a replica */
-#define SPEED_NOISE_S \
-        0.01 /* nor are those that differ by less over a whole prompt: first tokens jitter by that much */
+#define SPEED_NOISE_S 0.01 /* nor by less than that over a whole prompt: first tokens jitter as much */
 #define SESSION_NOISE_S                                                                                  \
         0.005 /* costs that differ by less are equal where a session is known: first tokens jitter by as \
                  much */
-#define ALIKE_TOKENS  16 /* so many tokens do not make a match longer */
-#define MEDIAN_SAMPLE 64 /* replicas that a median is taken of */
-#define SESSION_WORTH \
-        0.5 /* part of the unknown rest of a prompt that its session's last replica is hoped to have */
+#define ALIKE_TOKENS  16  /* so many tokens do not make a match longer */
+#define MEDIAN_SAMPLE 64  /* replicas that a median is taken of */
+#define SESSION_WORTH 0.5 /* share of its unknown rest that a session's last replica is hoped to have */
 
 static uint32_t copies_of(const struct kvr__view *view, uint32_t point)
 {

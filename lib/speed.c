@@ -6,7 +6,7 @@
 #define TOKENS_MIN 16 /* what fewer tokens take says nothing */
 #define CURVE_KEEP (1 - 1.0 / 512)
 #define SPEED_KEEP (1 - 1.0 / 64)
-#define SETTLED    8 /* samples after which outliers are bounded; before that a replica is drawn to the line */
+#define SETTLED    8    /* samples after which outliers are bounded; until then the line counts more */
 #define OUTLIER    8.0  /* times longer or shorter than expected */
 #define SPREAD_MIN 0.25 /* of sizes, relative to their mean, for a slope to be told from an overhead */
 #define JITTER_S   0.01 /* first tokens come so much earlier or later for no reason */
