@@ -286,6 +286,7 @@ static void deadlines_expire_in_order(void **state)
         assert_null(a.next);
         assert_int_equal(deadlines.timer_due_ms, 0);
         net_deadlines_close(&deadlines);
+        uv_run(&pair->loop.uv, UV_RUN_NOWAIT); /* the timer must be closed before its memory goes */
 }
 
 int main(void)
