@@ -163,6 +163,11 @@ def rule_spdx(root, files):
             if name.endswith(SPDX_ENDINGS) and SPDX not in "\n".join(read(root, name).split("\n")[:3])]
 
 
+def rule_leftovers(_root, files):
+    """no editor or patch left a file behind"""
+    return [name + ": a leftover" for name in files if name.endswith((".orig", ".rej", ".bak", ".swp", "~"))]
+
+
 def rule_length(root, files):
     """no C file is longer than the limit"""
     bad = []
@@ -187,7 +192,7 @@ def rule_forbidden(root, files):
     return bad
 
 
-RULES = [rule_includes, rule_own_header_first, rule_public_header, rule_listed, rule_spdx, rule_length, rule_forbidden]
+RULES = [rule_includes, rule_own_header_first, rule_public_header, rule_listed, rule_spdx, rule_leftovers, rule_length, rule_forbidden]
 
 HEAD = "/* " + SPDX + " */\n"
 # rule -> a tree with one offence against it (and the offence's beginning)
@@ -197,6 +202,7 @@ PLANTED = {
     rule_public_header: ({"include/kvroute/a.h": HEAD + "int kvr_a(void);\n"}, "include/kvroute/a.h: "),
     rule_listed: ({"lib/a.c": HEAD, "lib/meson.build": "lib_sources = files(\n        'b.c',\n)\n"}, "lib/a.c: not in"),
     rule_spdx: ({"lib/a.c": "int a;\n"}, "lib/a.c: no SPDX"),
+    rule_leftovers: ({"lib/a.c.orig": HEAD}, "lib/a.c.orig: "),
     rule_length: ({"lib/a.c": HEAD + "\n" * LINES_MAX}, "lib/a.c: 1001 lines"),
     rule_forbidden: ({"docs/a.md": "see /wo" + "rk/main/a\n"}, "docs/a.md:1: a path"),
 }
