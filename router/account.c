@@ -11,11 +11,6 @@
 
 #include "engine/paths.h"
 
-static struct kvr_slice slice_of(const char *string)
-{
-        return (struct kvr_slice){string, strlen(string)};
-}
-
 void count_waiting(struct exchange *exchange, bool waiting)
 {
         struct target *target = exchange->replica;
@@ -166,22 +161,6 @@ static void log_access(struct exchange *exchange, enum kvr_end end, const struct
 /* ---- metrics
  * ------------------------------------------------------------------------------------------------------ */
 
-static void count(struct worker *worker, enum metric_id id, const struct kvr_slice *labels, uint64_t n)
-{
-        struct metrics *metrics = worker->proxy->metrics;
-
-        if (n)
-                metrics_add(metrics, worker->number, metrics_series(metrics, worker->number, id, labels), n);
-}
-
-static void observe(struct worker *worker, enum metric_id id, const struct kvr_slice *labels, double seconds)
-{
-        struct metrics *metrics = worker->proxy->metrics;
-
-        metrics_observe(metrics, worker->number, metrics_series(metrics, worker->number, id, labels),
-                        seconds);
-}
-
 static struct kvr_slice status_label(unsigned status, char code[3])
 {
         code[0] = (char)('0' + status / 100 % 10);
@@ -197,14 +176,14 @@ static void count_tokens(struct exchange *exchange, const struct kvr_slice label
         uint64_t prompt =
                 usage->prompt_tokens >= 0 ? (uint64_t)usage->prompt_tokens : settlement->prompt_tokens;
 
-        count(worker, METRIC_PROMPT_TOKENS, labels, prompt);
-        count(worker, METRIC_PREDICTED_CACHED, labels, exchange->decision.match_tokens);
+        worker_count(worker, METRIC_PROMPT_TOKENS, labels, prompt);
+        worker_count(worker, METRIC_PREDICTED_CACHED, labels, exchange->decision.match_tokens);
         if (usage->cached_tokens >= 0)
-                count(worker, METRIC_OBSERVED_CACHED, labels, (uint64_t)usage->cached_tokens);
+                worker_count(worker, METRIC_OBSERVED_CACHED, labels, (uint64_t)usage->cached_tokens);
         else
-                count(worker, METRIC_UNOBSERVED_PROMPT, labels, prompt);
+                worker_count(worker, METRIC_UNOBSERVED_PROMPT, labels, prompt);
         if (usage->completion_tokens > 0)
-                count(worker, METRIC_COMPLETION_TOKENS, labels, (uint64_t)usage->completion_tokens);
+                worker_count(worker, METRIC_COMPLETION_TOKENS, labels, (uint64_t)usage->completion_tokens);
 }
 
 static void count_exchange(struct exchange *exchange, enum kvr_end end, const struct usage *usage,
@@ -221,22 +200,22 @@ static void count_exchange(struct exchange *exchange, enum kvr_end end, const st
                 status_label(end == KVR_END_CLIENT && exchange->status == 0 ? 499 : exchange->status, code),
         };
 
-        count(worker, METRIC_REQUESTS, labels, 1);
-        observe(worker, METRIC_REQUEST_DURATION, labels, (double)(now_ns - exchange->start_ns) / 1e9);
+        worker_count(worker, METRIC_REQUESTS, labels, 1);
+        worker_observe(worker, METRIC_REQUEST_DURATION, labels, (double)(now_ns - exchange->start_ns) / 1e9);
         if (exchange->first_token_ns)
-                observe(worker, METRIC_TTFT, labels,
-                        (double)(exchange->first_token_ns - exchange->start_ns) / 1e9);
+                worker_observe(worker, METRIC_TTFT, labels,
+                               (double)(exchange->first_token_ns - exchange->start_ns) / 1e9);
         if (settlement && end == KVR_END_FINISHED && exchange->status < 300)
                 count_tokens(exchange, labels, usage, settlement);
         if (settlement) {
                 struct kvr_slice reason = slice_of(kvr_reason_name(exchange->decision.reason));
 
-                count(worker, METRIC_DECISIONS, &reason, 1);
+                worker_count(worker, METRIC_DECISIONS, &reason, 1);
         }
         if (exchange->own_code) {
                 struct kvr_slice own = slice_of(exchange->own_code);
 
-                count(worker, METRIC_REJECTIONS, &own, 1);
+                worker_count(worker, METRIC_REJECTIONS, &own, 1);
         }
         if (end == KVR_END_CLIENT) {
                 struct kvr_slice phase = slice_of(exchange->state == EXCHANGE_QUEUED ? "queued"
@@ -244,7 +223,7 @@ static void count_exchange(struct exchange *exchange, enum kvr_end end, const st
                                                   : exchange->first_token_ns         ? "after first token"
                                                                                      : "before first token");
 
-                count(worker, METRIC_CLIENT_CLOSED, &phase, 1);
+                worker_count(worker, METRIC_CLIENT_CLOSED, &phase, 1);
         }
 }
 

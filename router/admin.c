@@ -497,16 +497,12 @@ static bool token_is_right(struct admin *admin, const struct http1_head *head)
 {
         const struct router_config *config = atomic_load(&admin->options.proxy->config);
         const struct http1_field *field = http1_find(head, "authorization");
-        size_t len = strlen(config->admin_token);
-        unsigned char difference = 0;
 
-        if (len == 0)
+        if (!*config->admin_token)
                 return true;
-        if (!field || field->value.len != len + 7 || strncasecmp(field->value.data, "bearer ", 7) != 0)
-                return false;
-        for (size_t i = 0; i < len; i++)
-                difference |= (unsigned char)(field->value.data[7 + i] ^ config->admin_token[i]);
-        return difference == 0;
+        return field && field->value.len > 7 && strncasecmp(field->value.data, "bearer ", 7) == 0 &&
+               config_same_secret((struct kvr_slice){field->value.data + 7, field->value.len - 7},
+                                  config->admin_token);
 }
 
 static void respond_ready(struct admin *admin, struct net_exchange *exchange)

@@ -51,9 +51,7 @@ void client_accept(struct worker *worker, struct net_conn *conn)
                 client = calloc(1, sizeof *client);
         if (!client) {
                 atomic_fetch_sub_explicit(&proxy->connections, 1, memory_order_relaxed);
-                metrics_add(proxy->metrics, worker->number,
-                            metrics_series(proxy->metrics, worker->number, METRIC_CONNECTIONS_REFUSED, NULL),
-                            1);
+                worker_count(worker, METRIC_CONNECTIONS_REFUSED, NULL, 1);
                 net_close(conn);
                 return;
         }
@@ -214,23 +212,12 @@ struct kvr_slice exchange_field(const struct text *lines, const char *name)
         return (struct kvr_slice){NULL, 0};
 }
 
-static bool same_secret(struct kvr_slice a, const char *b)
-{
-        size_t len = strlen(b);
-        unsigned char difference = (unsigned char)(a.len != len);
-
-        /* In a time that does not tell where they differ. */
-        for (size_t i = 0; i < a.len && len; i++)
-                difference |= (unsigned char)(a.data[i] ^ b[i % len]);
-        return difference == 0;
-}
-
 static bool key_is_known(const struct router_config *config, struct kvr_slice key)
 {
         bool known = false;
 
         for (size_t i = 0; i < config->api_keys.count; i++)
-                known |= same_secret(key, config->api_keys.items[i]);
+                known |= config_same_secret(key, config->api_keys.items[i]);
         return known;
 }
 

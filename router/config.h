@@ -118,6 +118,9 @@ void config_free(struct router_config *config); /* NULL is fine; wipes secrets *
 KVR_MUST_USE enum config_result config_parse_yaml(const char *name, struct kvr_slice text,
                                                   struct router_config **ret, struct config_error *err);
 
+/* Compares in a time that does not tell where they differ. */
+bool config_same_secret(struct kvr_slice given, const char *secret);
+
 /* The model that a name stands for: an alias' target, else the name itself. Cost: the number of aliases. */
 struct kvr_slice config_alias_target(const struct router_config *config, struct kvr_slice model);
 

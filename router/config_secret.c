@@ -172,3 +172,13 @@ bool config_add_secrets(struct config_builder *b, struct config_strings *list, s
         config_wipe_free(source, len);
         return ok;
 }
+
+bool config_same_secret(struct kvr_slice given, const char *secret)
+{
+        size_t len = strlen(secret);
+        unsigned char difference = (unsigned char)(given.len != len);
+
+        for (size_t i = 0; i < given.len && len; i++)
+                difference |= (unsigned char)(given.data[i] ^ secret[i % len]);
+        return difference == 0;
+}

@@ -10,24 +10,23 @@
 #include "net/client.h"
 #include "proto/text.h"
 
-#define TICK_MS         20
-#define MODELS_EVERY_MS 10000
-#define SETUP_AGAIN_MS  1000
-#define KNOW_WITHIN_MS                                                                                       \
-        3000                 /* a healthy replica gets requests after this long, whatever is not known of it \
-                              */
-#define NOT_READY_MS     500 /* health interval while a replica is not ready, unless the option is shorter */
+#define TICK_MS          20
+#define MODELS_EVERY_MS  10000
+#define SETUP_AGAIN_MS   1000
+#define KNOW_WITHIN_MS   3000 /* a healthy replica gets requests after this long, known or not */
+#define NOT_READY_MS     500  /* health interval while a replica is not ready, unless the option is shorter */
 #define TRIAL_TIMEOUT_MS 10000 /* for one token */
 #define POLL_TIMEOUT_MS  5000
 #define GROUPS           4 /* groups of polled pages of one engine */
 #define MS               ((uint64_t)1000000)
 
-enum job { /* what a request is for; at most one of each per replica runs */
-           JOB_SETUP,
-           JOB_HEALTH,
-           JOB_LOAD,
-           JOB_TRIAL,
-           JOB_COUNT,
+/* What a request is for; at most one of each per replica runs. */
+enum job {
+        JOB_SETUP,
+        JOB_HEALTH,
+        JOB_LOAD,
+        JOB_TRIAL,
+        JOB_COUNT,
 };
 
 struct probe;

@@ -17,7 +17,10 @@ size_t edit_body_length(const struct exchange *exchange);
 unsigned edit_body_pieces(const struct exchange *exchange, uv_buf_t *ret);
 /* Takes the model's name from a multipart form, where there is one. */
 void edit_multipart_model(struct exchange *exchange);
-/* 32 hex digits of a keyed 128-bit hash. */
-void edit_hash_hex(struct kvr_slice bytes, uint64_t seed, char ret[33]);
+/*
+ * A salt per client key, so that tenants share no cache: 32 hex digits of a keyed hash, as the key itself
+ * must not travel.
+ */
+void edit_tenant_salt(const struct exchange *exchange, char ret[33]);
 
 #endif

@@ -22,14 +22,6 @@ static void copy_slice(char *ret, size_t size, struct kvr_slice from)
         ret[len] = '\0';
 }
 
-/* A salt per client key, so that tenants share no cache: its hash, as the key itself must not travel. */
-static void tenant_salt(const struct exchange *exchange, char ret[33])
-{
-        struct kvr_slice key = exchange_client_key(exchange);
-
-        edit_hash_hex(key, exchange->worker->proxy->seed, ret);
-}
-
 static struct kvr_slice alias_target(void *ctx, struct kvr_slice model)
 {
         return config_alias_target(ctx, model);
@@ -47,7 +39,7 @@ enum kvr_status identify_again(struct exchange *exchange, struct kvr_prompt *ret
         };
 
         if (config->tenant_salt) {
-                tenant_salt(exchange, salt);
+                edit_tenant_salt(exchange, salt);
                 options.salt = (struct kvr_slice){salt, 32};
         }
         return kvr_prompt_parse(exchange->worker->parser, exchange->api, body, &options, ret, err);
@@ -156,13 +148,11 @@ bool identify_decode(struct exchange *exchange)
 
 static void count_unkeyed(struct exchange *exchange, enum kvr_status status, const struct kvr_error *err)
 {
-        struct proxy *proxy = exchange->worker->proxy;
-        struct kvr_slice label = {kvr_status_name(status), strlen(kvr_status_name(status))};
+        struct kvr_slice label = slice_of(kvr_status_name(status));
 
-        metrics_add(proxy->metrics, exchange->worker->number,
-                    metrics_series(proxy->metrics, exchange->worker->number, METRIC_UNKEYED, &label), 1);
-        log_say(proxy->log, LOG_DEBUG, NULL, "request %s is routed by load only: %s", exchange->request_id,
-                err->message);
+        worker_count(exchange->worker, METRIC_UNKEYED, &label, 1);
+        log_say(exchange->worker->proxy->log, LOG_DEBUG, NULL, "request %s is routed by load only: %s",
+                exchange->request_id, err->message);
 }
 
 enum kvr_status identify(struct exchange *exchange, struct kvr_prompt *ret, bool *ret_keyed,

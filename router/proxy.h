@@ -29,6 +29,7 @@
 #include <kvroute/kvroute.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <string.h>
 
 #include "config.h"
 #include "engine/usage.h"
@@ -172,7 +173,7 @@ struct exchange {
         enum exchange_state state;
 
         /* the request */
-        uint64_t start_ns, decision_start_ns, routed_ns, sent_ns, first_byte_ns, first_token_ns;
+        uint64_t start_ns, decision_start_ns, routed_ns, sent_ns, first_token_ns;
         uint64_t queued_ns;    /* when it entered the queue, 0 if it never did */
         struct text target;    /* as sent: "/v1/chat/completions?x=1" */
         struct kvr_slice path; /* in target */
@@ -289,9 +290,12 @@ void pool_give(struct upstream *upstream);
 void upstream_close(struct upstream *upstream);
 struct exchange *exchange_new(struct worker *worker);
 void exchange_free(struct exchange *exchange);
-static inline const struct router_config *worker_config(const struct worker *worker)
+/* Adds to a counter and a histogram under the worker's number. n 0 makes no series. */
+void worker_count(struct worker *worker, enum metric_id id, const struct kvr_slice *labels, uint64_t n);
+void worker_observe(struct worker *worker, enum metric_id id, const struct kvr_slice *labels, double seconds);
+static inline struct kvr_slice slice_of(const char *string)
 {
-        return worker->config;
+        return (struct kvr_slice){string, strlen(string)};
 }
 
 /* ---- client.c ---- */

@@ -435,13 +435,10 @@ static void died_in_prefill(struct exchange *exchange)
 /* Content of the answer. False: the exchange moved on or is over. */
 static bool deliver(struct exchange *exchange, struct kvr_slice data, bool last)
 {
-        bool first = exchange->body_in == 0 && data.len;
         bool held = !exchange->committed;
         uint64_t events_before = exchange->scanner.data_events;
 
         exchange->body_in += data.len;
-        if (first)
-                exchange->first_byte_ns = uv_hrtime();
         if (exchange->tapped)
                 usage_tap_feed(&exchange->tap, data.data, data.len);
         if (exchange->sse) {

@@ -167,8 +167,7 @@ void reply_bad_head(struct client *client, unsigned status, const char *code, co
                   status, reply_reason_phrase(status), json.len);
         text_add_slice(&out, text_slice(&json));
         buf = uv_buf_init(out.data, (unsigned)out.len);
-        metrics_add(worker->proxy->metrics, worker->number,
-                    metrics_series(worker->proxy->metrics, worker->number, METRIC_REJECTIONS, &label), 1);
+        worker_count(worker, METRIC_REJECTIONS, &label, 1);
         client->linger = true;
         if (out.failed || net_write(client->conn, &buf, 1))
                 client_close(client);

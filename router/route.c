@@ -92,14 +92,11 @@ void queue_remove(struct exchange *exchange)
         exchange->queue_prev = exchange->queue_next = NULL;
         exchange->worker->queue_len--;
         atomic_fetch_sub(&exchange->worker->proxy->queued, 1);
-        metrics_observe(exchange->worker->proxy->metrics, exchange->worker->number,
-                        metrics_series(exchange->worker->proxy->metrics, exchange->worker->number,
-                                       METRIC_QUEUE_SECONDS, NULL),
-                        (double)(uv_hrtime() - exchange->queued_ns) / 1e9);
+        worker_observe(exchange->worker, METRIC_QUEUE_SECONDS, NULL,
+                       (double)(uv_hrtime() - exchange->queued_ns) / 1e9);
 }
 
-/* Every candidate is full or asked for a pause: wait here for a while, or say at once how long it will take.
- */
+/* Every candidate is full or asked for a pause: wait here, or say at once how long it will take. */
 static void wait_or_refuse(struct exchange *exchange, uint64_t retry_after_ns)
 {
         struct worker *worker = exchange->worker;
@@ -178,9 +175,8 @@ static void route_with(struct exchange *exchange, const struct kvr_prompt *promp
                                     &err);
         }
         exchange->routed_ns = uv_hrtime();
-        metrics_observe(worker->proxy->metrics, worker->number,
-                        metrics_series(worker->proxy->metrics, worker->number, METRIC_DECISION, NULL),
-                        (double)(exchange->routed_ns - exchange->decision_start_ns) / 1e9);
+        worker_observe(worker, METRIC_DECISION, NULL,
+                       (double)(exchange->routed_ns - exchange->decision_start_ns) / 1e9);
         switch (status) {
         case KVR_OK:
                 decided(exchange);
@@ -258,8 +254,7 @@ void queue_run(struct worker *worker)
                 if (++looked > QUEUE_TRIES)
                         continue; /* only look for those whose time is over */
                 fill_request(at, &request);
-                /* A cheap look without the prompt first: reading it each time would cost more than it waits
-                 * for. */
+                /* First a cheap look without the prompt: reading it each time would cost more. */
                 status = kvr_explain(worker->proxy->router, &request, &decision, NULL, 0, &count, NULL);
                 if (status == KVR_E_BUSY || status == KVR_E_NO_REPLICA)
                         continue;

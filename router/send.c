@@ -158,7 +158,7 @@ static void drop_upstream(struct exchange *exchange)
         text_clear(&exchange->answer_head);
         text_clear(&exchange->held);
         exchange->head_read = exchange->head_held = exchange->error_event = exchange->sse = false;
-        exchange->body_in = exchange->first_byte_ns = exchange->first_token_ns = 0;
+        exchange->body_in = exchange->first_token_ns = 0;
         usage_tap_fini(&exchange->tap);
         exchange->tapped = false;
 }
@@ -186,33 +186,28 @@ void count_failure(struct exchange *exchange, enum failure failure)
                 [FAIL_PUSHBACK] = {"overloaded", -1},
                 [FAIL_OWN] = {NULL, -1},
         };
-        struct worker *worker = exchange->worker;
-        struct proxy *proxy = worker->proxy;
-        const char *replica = exchange->replica->spec.name;
-        struct kvr_slice labels[2] = {{replica, strlen(replica)}};
+        struct kvr_slice labels[2] = {slice_of(exchange->replica->spec.name)};
 
         if (kinds[failure].health >= 0)
-                target_traffic_failed(proxy->fleet, exchange->replica,
+                target_traffic_failed(exchange->worker->proxy->fleet, exchange->replica,
                                       (enum health_failure)kinds[failure].health, uv_hrtime());
         if (!kinds[failure].name)
                 return;
-        labels[1] = (struct kvr_slice){kinds[failure].name, strlen(kinds[failure].name)};
-        metrics_add(proxy->metrics, worker->number,
-                    metrics_series(proxy->metrics, worker->number, METRIC_UPSTREAM_ERRORS, labels), 1);
+        labels[1] = slice_of(kinds[failure].name);
+        worker_count(exchange->worker, METRIC_UPSTREAM_ERRORS, labels, 1);
 }
 
 void route_failed(struct exchange *exchange, enum failure failure, bool retryable, unsigned status,
                   const char *code, const char *message)
 {
         struct worker *worker = exchange->worker;
-        struct proxy *proxy = worker->proxy;
         struct target *target = exchange->replica;
-        struct kvr_slice label = {target->spec.name, strlen(target->spec.name)};
+        struct kvr_slice label = slice_of(target->spec.name);
         char key[KVR_NAME_MAX + 128];
 
         count_failure(exchange, failure);
         snprintf(key, sizeof key, "%s %s", target->spec.name, message);
-        log_say(proxy->log, LOG_WARN, key, "replica %s: %s", target->spec.name, message);
+        log_say(worker->proxy->log, LOG_WARN, key, "replica %s: %s", target->spec.name, message);
         drop_upstream(exchange);
         exchange_settle(exchange, failure == FAIL_PUSHBACK ? KVR_END_REFUSED : KVR_END_FAILED);
         route_add_tried(exchange, target->id);
@@ -222,8 +217,7 @@ void route_failed(struct exchange *exchange, enum failure failure, bool retryabl
         exchange->fail_message = message;
         if (retryable && exchange->tries <= worker->config->retries &&
             exchange->tried_count < KVR_TRIED_MAX) {
-                metrics_add(proxy->metrics, worker->number,
-                            metrics_series(proxy->metrics, worker->number, METRIC_RETRIES, &label), 1);
+                worker_count(worker, METRIC_RETRIES, &label, 1);
                 route_try(exchange);
                 return;
         }

@@ -212,33 +212,35 @@ static const struct replica_spec *find_spec(const struct router_config *config, 
         return NULL;
 }
 
+static bool stays(const struct router_config *before, const struct replica_spec *old,
+                  const struct router_config *after, const struct replica_spec *fresh)
+{
+        return old && fresh && replica_spec_equal(old, fresh) &&
+               config_replica_auth(before, old) == config_replica_auth(after, fresh);
+}
+
 /* Replicas that the admin API added are not in either list and stay. */
 static void reload_replicas(struct server *server, const struct router_config *before,
                             const struct router_config *after)
 {
         for (size_t i = 0; i < before->replicas.count; i++) {
-                const struct replica_spec *old = &before->replicas.items[i],
-                                          *new = find_spec(after, old->name);
+                const struct replica_spec *old = &before->replicas.items[i];
+                const struct replica_spec *fresh = find_spec(after, old->name);
 
-                if (new &&replica_spec_equal(old, new) &&
-                    config_replica_auth(before, old) == config_replica_auth(after, new))
-                        continue;
-                if (fleet_remove(&server->fleet, old->name))
+                if (!stays(before, old, after, fresh) && fleet_remove(&server->fleet, old->name))
                         log_say(server->proxy.log, LOG_INFO, NULL,
                                 "replica %s: %s by the reload, its running answers end", old->name,
-                                new ? "replaced" : "removed");
+                                fresh ? "replaced" : "removed");
         }
         for (size_t i = 0; i < after->replicas.count; i++) {
-                const struct replica_spec *new = &after->replicas.items[i],
-                                          *old = find_spec(before, new->name);
+                const struct replica_spec *fresh = &after->replicas.items[i];
                 struct kvr_error err = {0};
 
-                if (old && replica_spec_equal(old, new) &&
-                    config_replica_auth(before, old) == config_replica_auth(after, new))
+                if (stays(before, find_spec(before, fresh->name), after, fresh))
                         continue;
-                if (add_replica(server, after, new, &err))
+                if (add_replica(server, after, fresh, &err))
                         log_say(server->proxy.log, LOG_INFO, NULL, "replica %s: added by the reload",
-                                new->name);
+                                fresh->name);
                 else
                         log_say(server->proxy.log, LOG_ERROR, NULL, "reload: %s", err.message);
         }

@@ -9,8 +9,7 @@
 #define KEEP_BUFFER_BYTES  (256 * 1024) /* larger buffers are given back with their exchange */
 #define KEEP_BODIES_BYTES \
         ((size_t)16 * 1024 * 1024) /* but bodies: fresh memory costs a page fault every 4 KB */
-#define LINGER_MS    2000          /* for the last bytes of a connection that is to be closed */
-#define STOP_LOOK_MS 50
+#define LINGER_MS 2000             /* for the last bytes of a connection that is to be closed */
 
 /* ---- pool
  * ---------------------------------------------------------------------------------------------------------
@@ -39,13 +38,27 @@ void upstream_close(struct upstream *upstream)
         free(upstream);
 }
 
-void count_connection(struct worker *worker, const struct target *target, const char *kind)
+void worker_count(struct worker *worker, enum metric_id id, const struct kvr_slice *labels, uint64_t n)
 {
         struct metrics *metrics = worker->proxy->metrics;
-        struct kvr_slice labels[2] = {{target->spec.name, strlen(target->spec.name)}, {kind, strlen(kind)}};
 
-        metrics_add(metrics, worker->number,
-                    metrics_series(metrics, worker->number, METRIC_POOL_REUSED, labels), 1);
+        if (n)
+                metrics_add(metrics, worker->number, metrics_series(metrics, worker->number, id, labels), n);
+}
+
+void worker_observe(struct worker *worker, enum metric_id id, const struct kvr_slice *labels, double seconds)
+{
+        struct metrics *metrics = worker->proxy->metrics;
+
+        metrics_observe(metrics, worker->number, metrics_series(metrics, worker->number, id, labels),
+                        seconds);
+}
+
+void count_connection(struct worker *worker, const struct target *target, const char *kind)
+{
+        struct kvr_slice labels[2] = {slice_of(target->spec.name), slice_of(kind)};
+
+        worker_count(worker, METRIC_POOL_REUSED, labels, 1);
 }
 
 struct upstream *pool_take(struct worker *worker, struct target *target)
