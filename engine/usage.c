@@ -18,11 +18,12 @@
  * When it is full the front is dropped: all but the open object, or else the last TAIL_BYTES, where the
  * finish reason and the beginning of a key may stand.
  */
-#define FIRST_CAP   2048
-#define TAIL_BYTES  1024
-#define ID_SEARCH   (16 * 1024) /* a response names itself within its first bytes */
-#define COUNT_MAX   (1ll << 50)
-#define OBJECT_POOL (USAGE_OBJECT_MAX * 12 + 256) /* yyjson's own bound for reading so many bytes */
+#define FIRST_CAP        1024
+#define TAIL_BYTES       1024
+#define ID_SEARCH        (16 * 1024) /* a response names itself within its first bytes */
+#define COUNT_MAX        (1ll << 50)
+#define OBJECT_POOL(len) ((len)*12 + 256) /* yyjson's own bound for reading so many bytes */
+#define SMALL_OBJECT     512              /* nearly all are smaller */
 
 enum key { KEY_USAGE, KEY_TIMINGS, KEY_META, KEY_COUNT };
 
@@ -34,7 +35,6 @@ static const struct {
         [KEY_TIMINGS] = {"\"timings\":", 10},
         [KEY_META] = {"\"meta_info\":", 12},
 };
-#define KEY_LEN_MAX 12
 
 const char *usage_finish_name(enum usage_finish finish)
 {
@@ -179,14 +179,11 @@ static bool read_meta(struct usage_tap *tap, yyjson_val *meta)
         return true;
 }
 
-static void read_object(struct usage_tap *tap, const char *text, size_t len)
+static void read_with(struct usage_tap *tap, const char *text, size_t len, char *pool, size_t pool_size)
 {
-        char pool[OBJECT_POOL];
         yyjson_alc alc;
 
-        if (len > USAGE_OBJECT_MAX)
-                return;
-        if (!yyjson_alc_pool_init(&alc, pool, sizeof pool))
+        if (!yyjson_alc_pool_init(&alc, pool, pool_size))
                 return;
         yyjson_doc *doc = yyjson_read_opts((char *)(uintptr_t)text, len, 0, &alc, NULL);
         yyjson_val *root = yyjson_doc_get_root(doc);
@@ -204,27 +201,57 @@ static void read_object(struct usage_tap *tap, const char *text, size_t len)
         }
 }
 
+/* Apart, so that the usual case does not walk over the stack of the largest. */
+static __attribute__((noinline)) void read_large(struct usage_tap *tap, const char *text, size_t len)
+{
+        char pool[OBJECT_POOL(USAGE_OBJECT_MAX)];
+
+        read_with(tap, text, len, pool, sizeof pool);
+}
+
+static void read_object(struct usage_tap *tap, const char *text, size_t len)
+{
+        char pool[OBJECT_POOL(SMALL_OBJECT)];
+
+        if (len <= SMALL_OBJECT)
+                read_with(tap, text, len, pool, sizeof pool);
+        else if (len <= USAGE_OBJECT_MAX)
+                read_large(tap, text, len);
+}
+
 /* ---- finding objects in the window ------------------------------------------------------------------ */
+
+/* Bytes at which object_end stops outside and inside strings. */
+static const bool structural[256] = {['"'] = true, ['{'] = true, ['['] = true, ['}'] = true, [']'] = true};
+static const bool string_end[256] = {['"'] = true, ['\\'] = true};
 
 /* Walks on to the object's end; false if it is not in the window yet. */
 static bool object_end(struct usage_tap *tap)
 {
-        for (; tap->pos < tap->len; tap->pos++) {
-                char c = tap->window[tap->pos];
+        while (tap->pos < tap->len) {
+                const unsigned char *at = (const unsigned char *)tap->window + tap->pos;
+                const unsigned char *end = (const unsigned char *)tap->window + tap->len;
+                const bool *stops = tap->in_string ? string_end : structural;
 
                 if (tap->escape) {
                         tap->escape = false;
-                } else if (tap->in_string) {
-                        tap->escape = c == '\\';
-                        tap->in_string = c != '"';
-                } else if (c == '"') {
-                        tap->in_string = true;
-                } else if (c == '{' || c == '[') {
-                        tap->depth++;
-                } else if ((c == '}' || c == ']') && --tap->depth == 0) {
                         tap->pos++;
-                        return true;
+                        continue;
                 }
+                while (at < end && !stops[*at])
+                        at++;
+                tap->pos = (uint32_t)(at - (const unsigned char *)tap->window);
+                if (at == end)
+                        return false;
+                tap->pos++;
+                if (*at == '"')
+                        tap->in_string = !tap->in_string;
+                else if (*at == '\\')
+                        tap->escape = true;
+                else if (*at == '{' || *at == '[')
+                        tap->depth++;
+                else if (--tap->depth == 0)
+                        return true;
         }
         return false;
 }
@@ -234,62 +261,54 @@ static bool is_space(char c)
         return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
-/*
- * The first wanted key at or behind `from`: its number and where its value starts. A key whose value is not
- * in the window yet counts as not found. *ret_from is where to look next time.
- */
-static bool find_key(const struct usage_tap *tap, uint32_t from, enum key *ret_key, uint32_t *ret_value,
-                     uint32_t *ret_from)
+/* The key that the object at `value` stands behind, KEY_COUNT: none that is wanted. */
+static enum key key_before(const struct usage_tap *tap, uint32_t value)
 {
-        uint32_t best = tap->len;
-
+        while (value > 0 && is_space(tap->window[value - 1]))
+                value--;
+        if (value == 0 || tap->window[value - 1] != ':')
+                return KEY_COUNT;
         for (unsigned key = 0; key < KEY_COUNT; key++) {
-                if (!key_wanted(tap, (enum key)key))
-                        continue;
-                const char *at = find_text(tap->window + from, best - from, keys[key].text, keys[key].len);
+                size_t len = keys[key].len;
 
-                if (!at)
-                        continue;
-                best = (uint32_t)(at - tap->window) + (uint32_t)keys[key].len - 1;
-                *ret_key = (enum key)key;
-                *ret_value = best + 1;
+                if (value >= len && memcmp(tap->window + value - len, keys[key].text, len) == 0 &&
+                    key_wanted(tap, (enum key)key))
+                        return (enum key)key;
         }
-        if (best == tap->len) {
-                *ret_from = tap->len - from > KEY_LEN_MAX ? tap->len - KEY_LEN_MAX : from;
-                return false;
-        }
-        uint32_t value = *ret_value;
-        while (value < tap->len && is_space(tap->window[value]))
-                value++;
-        *ret_value = value;
-        *ret_from = best + 1 - (uint32_t)keys[*ret_key].len;
-        return value < tap->len;
+        return KEY_COUNT;
 }
 
-static void scan(struct usage_tap *tap)
+/* Opening braces are few: looking back from each is cheaper than a search for every key. */
+static bool find_object(struct usage_tap *tap)
 {
-        for (;;) {
-                enum key key = 0;
-                uint32_t value = 0;
+        const char *at;
 
-                if (tap->open) {
-                        if (!object_end(tap))
-                                return;
-                        read_object(tap, tap->window + tap->object, tap->pos - tap->object);
-                        tap->open = false;
-                        tap->scanned = tap->pos;
-                }
-                if (!find_key(tap, tap->scanned, &key, &value, &tap->scanned))
-                        return;
-                if (tap->window[value] != '{') {
-                        tap->scanned = value; /* null, or something of another meaning */
+        while ((at = memchr(tap->window + tap->scanned, '{', tap->len - tap->scanned)) != NULL) {
+                uint32_t value = (uint32_t)(at - tap->window);
+                enum key key = key_before(tap, value);
+
+                tap->scanned = value + 1;
+                if (key == KEY_COUNT)
                         continue;
-                }
                 tap->open = true;
                 tap->object = tap->pos = value;
                 tap->object_key = (uint8_t)key;
                 tap->depth = 0;
                 tap->in_string = tap->escape = false;
+                return true;
+        }
+        tap->scanned = tap->len;
+        return false;
+}
+
+static void scan(struct usage_tap *tap)
+{
+        while (tap->open || find_object(tap)) {
+                if (!object_end(tap))
+                        return;
+                read_object(tap, tap->window + tap->object, tap->pos - tap->object);
+                tap->open = false;
+                tap->scanned = tap->pos;
         }
 }
 
@@ -355,28 +374,29 @@ static enum usage_finish finish_of(const char *text, size_t len)
         return USAGE_FINISH_UNKNOWN;
 }
 
-/* The last string value of this key in the text, as a finish reason. */
+/* The last string value of this key in the text that is a finish reason; backwards, as it stands near the
+ * end. */
 static enum usage_finish last_finish(const char *text, size_t len, const char *key)
 {
-        enum usage_finish found = USAGE_FINISH_UNKNOWN;
-        const char *at = text, *end = text + len;
+        const char *at, *end = text + len, *stop = end;
         size_t n = strlen(key);
 
-        while ((at = find_text(at, (size_t)(end - at), key, n)) != NULL) {
+        while (stop > text && (at = memrchr(text, key[0], (size_t)(stop - text))) != NULL) {
+                stop = at;
+                if ((size_t)(end - at) < n || memcmp(at, key, n) != 0)
+                        continue;
                 at += n;
                 while (at < end && is_space(*at))
                         at++;
                 if (at == end || *at != '"')
                         continue;
                 const char *quote = memchr(at + 1, '"', (size_t)(end - at - 1));
-                if (!quote)
-                        break;
-                enum usage_finish finish = finish_of(at + 1, (size_t)(quote - at - 1));
+                enum usage_finish finish =
+                        quote ? finish_of(at + 1, (size_t)(quote - at - 1)) : USAGE_FINISH_UNKNOWN;
                 if (finish != USAGE_FINISH_UNKNOWN)
-                        found = finish;
-                at = quote;
+                        return finish;
         }
-        return found;
+        return USAGE_FINISH_UNKNOWN;
 }
 
 /*
@@ -385,7 +405,7 @@ static enum usage_finish last_finish(const char *text, size_t len, const char *k
  */
 static void find_finish(struct usage_tap *tap, const char *text, size_t len)
 {
-        enum usage_finish finish = USAGE_FINISH_UNKNOWN;
+        enum usage_finish finish;
 
         if (len == 0)
                 return; /* text may be NULL */

@@ -32,8 +32,8 @@ struct kvr__index *kvr__index_new(uint64_t bytes_max)
             !kvr__pool_init(&index->pairs, budget, sizeof(struct pair), segment, false) ||
             !kvr__pool_init(&index->chunks, budget, sizeof(struct chunk), segment / 4, true) ||
             !kvr__pool_init(&index->notes, budget, sizeof(struct kvr__note), segment / 4, true) ||
-            !kvr__table_init(&index->by_key, budget, segment, false, kvr__node_hash, index) ||
-            !kvr__table_init(&index->by_holder, budget, segment, true, kvr__pair_hash, index)) {
+            !kvr__table_init(&index->by_key, budget, segment, false, &kvr__node_items, index) ||
+            !kvr__table_init(&index->by_holder, budget, segment, true, &kvr__pair_items, index)) {
                 kvr__index_free(index);
                 return NULL;
         }
@@ -403,8 +403,8 @@ uint32_t kvr__index_touch(struct kvr__index *index, struct kvr__path *path, cons
         uint32_t cursor, i = touch_held(index, path, touch, &cursor);
 
         for (; i < count; i++) {
-                if (i + 8 < count)
-                        kvr__table_prefetch(&index->by_key, key_hash(points[i + 8].key));
+                if (i + KVR__INSERT_AHEAD < count)
+                        kvr__table_prefetch(&index->by_key, key_hash(points[i + KVR__INSERT_AHEAD].key));
                 if (!room_make(index, touch->lane, cursor))
                         break;
                 uint32_t node = touch_node(index, path, points, i, touch->tokens_per_unit);

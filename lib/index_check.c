@@ -66,7 +66,7 @@ static bool table_check(const struct kvr__index *index, const struct kvr__table 
                                 ended = true;
                                 continue;
                         }
-                        uint32_t hash = table->hash_of(table->ctx, number);
+                        uint32_t hash = table->ask->hash_of(table->ctx, number);
 
                         if (ended || line->tags[i] != hash >> 16 || kvr__table_line(table, hash) != first)
                                 return false;

@@ -60,6 +60,9 @@ void kvr__index_find(const struct kvr__index *index, const struct kvr_point *poi
         for (uint32_t i = 0; i < known; i++)
                 if (node_at(index, ret_path->nodes[i])->note)
                         ret_path->noted[noted++] = (uint16_t)i;
+        /* What is not known is mostly entered next, and that will want these lines. */
+        for (uint32_t i = known; i < count && i < known + KVR__INSERT_AHEAD; i++)
+                kvr__table_prefetch(&index->by_key, key_hash(points[i].key));
         ret_path->known = known;
         ret_path->noted_count = noted;
 }

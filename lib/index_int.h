@@ -6,14 +6,15 @@
 #include "index.h"
 #include "table.h"
 
-#define NODE_SHARED     0x80000000U /* holder is a set, not a pair */
-#define NODE_LIVE       0x40000000U
-#define NODE_SIZE       0x00ffffffU /* tokens between the point before and this one */
-#define LOST_PLACES     2048        /* fingerprints of lost keys a lane remembers */
-#define LOST_SAMPLE(k)  ((k) >> 61 == 0)
-#define FIND_BATCH      16  /* hash look-ups in flight at once */
-#define ROOM_ATTEMPTS   64  /* evictions that one insertion may cause before it gives up */
-#define VICTIM_LIFETIME 256 /* evictions until the longest lane is looked for again */
+#define NODE_SHARED       0x80000000U /* holder is a set, not a pair */
+#define NODE_LIVE         0x40000000U
+#define NODE_SIZE         0x00ffffffU /* tokens between the point before and this one */
+#define LOST_PLACES       2048        /* fingerprints of lost keys a lane remembers */
+#define LOST_SAMPLE(k)    ((k) >> 61 == 0)
+#define FIND_BATCH        16  /* hash look-ups in flight at once */
+#define KVR__INSERT_AHEAD 16  /* the same of insertions */
+#define ROOM_ATTEMPTS     64  /* evictions that one insertion may cause before it gives up */
+#define VICTIM_LIFETIME   256 /* evictions until the longest lane is looked for again */
 
 /* Four-byte alignment, so that a node has 20 bytes. */
 typedef uint64_t node_key __attribute__((aligned(4)));
@@ -95,9 +96,8 @@ static inline uint32_t holder_hash(uint32_t node, uint16_t lane)
 bool kvr__node_has(const struct kvr__index *index, const struct node *node, uint16_t lane);
 /* The pair of a node and a lane, or 0. `guess` is looked at first. */
 uint32_t kvr__pair_find(const struct kvr__index *index, uint32_t node, uint16_t lane, uint32_t guess);
-/* The hashes of a node and of a shared pair, for their tables. */
-uint32_t kvr__node_hash(const void *index, uint32_t number);
-uint32_t kvr__pair_hash(const void *index, uint32_t number);
+/* Nodes and shared pairs, for their tables. */
+extern const struct kvr__table_items kvr__node_items, kvr__pair_items;
 /* Number of the node with that key, or 0. */
 uint32_t kvr__node_find(const struct kvr__index *index, uint64_t key);
 /* A live node without holders; 0 when there is no room. */

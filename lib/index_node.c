@@ -4,26 +4,39 @@
 
 /* ---- tables ---- */
 
-uint32_t kvr__node_hash(const void *ctx, uint32_t number)
+static uint32_t node_hash(const void *ctx, uint32_t number)
 {
         return key_hash(node_at(ctx, number)->key);
 }
 
-uint32_t kvr__pair_hash(const void *ctx, uint32_t number)
+static void node_prefetch(const void *ctx, uint32_t number)
+{
+        __builtin_prefetch(node_at(ctx, number));
+}
+
+static uint32_t pair_hash(const void *ctx, uint32_t number)
 {
         const struct pair *pair = pair_at(ctx, number);
 
         return holder_hash(pair->node, pair->lane);
 }
 
+static void pair_prefetch(const void *ctx, uint32_t number)
+{
+        __builtin_prefetch(pair_at(ctx, number));
+}
+
+const struct kvr__table_items kvr__node_items = {node_hash, node_prefetch};
+const struct kvr__table_items kvr__pair_items = {pair_hash, pair_prefetch};
+
 static bool shared_insert(struct kvr__index *index, uint32_t number)
 {
-        return kvr__table_insert(&index->by_holder, kvr__pair_hash(index, number), number);
+        return kvr__table_insert(&index->by_holder, pair_hash(index, number), number);
 }
 
 static void shared_remove(struct kvr__index *index, uint32_t number)
 {
-        kvr__table_remove(&index->by_holder, kvr__pair_hash(index, number), number);
+        kvr__table_remove(&index->by_holder, pair_hash(index, number), number);
 }
 
 static uint32_t shared_find(const struct kvr__index *index, uint32_t node, uint16_t lane)

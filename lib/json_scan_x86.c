@@ -84,7 +84,7 @@ struct sse2_tables {
 /* No byte shuffle, so no vector check of UTF-8: only where to start with the plain one. */
 struct sse2_utf8 {
         uint32_t first; /* offset of the first byte that is not ASCII, when `seen` */
-        unsigned seen, open;
+        unsigned seen;
 };
 
 static inline __m128i sse2_is(__m128i v, char c)
@@ -162,6 +162,7 @@ static inline int sse2_utf8_bad(const struct sse2_utf8 *state, const unsigned ch
 #define SCAN_UTF8_BLOCK(state, block, pos)     sse2_utf8_block(state, block, pos)
 #define SCAN_UTF8_RESET(state)                 (void)(state)
 #define SCAN_UTF8_BAD(state, data, start, end) ((void)(start), sse2_utf8_bad(state, data, end))
+#define SCAN_UTF8_BLOCKS                       1
 #include "lib/json_scan_loop.h"
 
 /* ---- AVX2
@@ -174,9 +175,8 @@ struct avx2_block {
 };
 
 struct avx2_utf8 {
-        __m256i before;    /* the 32 bytes before the block when a character is open, else zeros */
-        unsigned open;     /* a character goes on in the next block */
-        unsigned is_wrong; /* somewhere since the start, perhaps behind the closing quote */
+        __m256i before; /* the 32 bytes before the block, if they were checked; else zeros */
+        __m256i errors; /* not zero: something was wrong since the start, perhaps behind the closing quote */
 };
 
 struct avx2_tables {
@@ -184,12 +184,7 @@ struct avx2_tables {
 };
 
 /* A 16-entry table in both halves. */
-static inline AVX2 __m256i avx2_table(char a0, char a1, char a2, char a3, char a4, char a5, char a6, char a7,
-                                      char a8, char a9, char aa, char ab, char ac, char ad, char ae, char af)
-{
-        return _mm256_setr_epi8(a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, aa, ab, ac, ad, ae, af, a0, a1, a2,
-                                a3, a4, a5, a6, a7, a8, a9, aa, ab, ac, ad, ae, af);
-}
+#define avx2_table(...) _mm256_broadcastsi128_si256(_mm_setr_epi8(__VA_ARGS__))
 
 static inline AVX2 __m256i avx2_high_nibble(__m256i v)
 {
@@ -279,22 +274,25 @@ enum {
 
 #define B(x) ((char)(x))
 
+#define UTF8_FIRST_HIGH                                                                                \
+        LONG, LONG, LONG, LONG, LONG, LONG, LONG, LONG, B(TWO), B(TWO), B(TWO), B(TWO), SHORT | OVER2, \
+                SHORT, SHORT | OVER3 | SURROGATE, SHORT | BIG | OVER4_BIG8
+#define UTF8_FIRST_LOW                                                                                       \
+        B(ANY | OVER3 | OVER2 | OVER4_BIG8), B(ANY | OVER2), B(ANY), B(ANY), B(ANY | BIG),                   \
+                B(ANY | BIG | OVER4_BIG8), B(ANY | BIG | OVER4_BIG8), B(ANY | BIG | OVER4_BIG8),             \
+                B(ANY | BIG | OVER4_BIG8), B(ANY | BIG | OVER4_BIG8), B(ANY | BIG | OVER4_BIG8),             \
+                B(ANY | BIG | OVER4_BIG8), B(ANY | BIG | OVER4_BIG8), B(ANY | BIG | OVER4_BIG8 | SURROGATE), \
+                B(ANY | BIG | OVER4_BIG8), B(ANY | BIG | OVER4_BIG8)
+#define UTF8_SECOND_HIGH                                                                                    \
+        SHORT, SHORT, SHORT, SHORT, SHORT, SHORT, SHORT, SHORT, B(LONG | OVER2 | TWO | OVER3 | OVER4_BIG8), \
+                B(LONG | OVER2 | TWO | OVER3 | BIG), B(LONG | OVER2 | TWO | SURROGATE | BIG),               \
+                B(LONG | OVER2 | TWO | SURROGATE | BIG), SHORT, SHORT, SHORT, SHORT
+
 static inline AVX2 __m256i avx2_utf8_errors(__m256i v, __m256i before)
 {
-        const __m256i first_high =
-                avx2_table(LONG, LONG, LONG, LONG, LONG, LONG, LONG, LONG, B(TWO), B(TWO), B(TWO), B(TWO),
-                           SHORT | OVER2, SHORT, SHORT | OVER3 | SURROGATE, SHORT | BIG | OVER4_BIG8);
-        const __m256i first_low = avx2_table(
-                B(ANY | OVER3 | OVER2 | OVER4_BIG8), B(ANY | OVER2), B(ANY), B(ANY), B(ANY | BIG),
-                B(ANY | BIG | OVER4_BIG8), B(ANY | BIG | OVER4_BIG8), B(ANY | BIG | OVER4_BIG8),
-                B(ANY | BIG | OVER4_BIG8), B(ANY | BIG | OVER4_BIG8), B(ANY | BIG | OVER4_BIG8),
-                B(ANY | BIG | OVER4_BIG8), B(ANY | BIG | OVER4_BIG8), B(ANY | BIG | OVER4_BIG8 | SURROGATE),
-                B(ANY | BIG | OVER4_BIG8), B(ANY | BIG | OVER4_BIG8));
-        const __m256i second_high =
-                avx2_table(SHORT, SHORT, SHORT, SHORT, SHORT, SHORT, SHORT, SHORT,
-                           B(LONG | OVER2 | TWO | OVER3 | OVER4_BIG8), B(LONG | OVER2 | TWO | OVER3 | BIG),
-                           B(LONG | OVER2 | TWO | SURROGATE | BIG), B(LONG | OVER2 | TWO | SURROGATE | BIG),
-                           SHORT, SHORT, SHORT, SHORT);
+        const __m256i first_high = avx2_table(UTF8_FIRST_HIGH);
+        const __m256i first_low = avx2_table(UTF8_FIRST_LOW);
+        const __m256i second_high = avx2_table(UTF8_SECOND_HIGH);
         __m256i seam = _mm256_permute2x128_si256(before, v, 0x21);
         __m256i prev1 = _mm256_alignr_epi8(v, seam, 15);
         __m256i prev2 = _mm256_alignr_epi8(v, seam, 14);
@@ -312,37 +310,21 @@ static inline AVX2 __m256i avx2_utf8_errors(__m256i v, __m256i before)
         return _mm256_xor_si256(must, sets);
 }
 
-#undef B
-
 static inline AVX2 void avx2_utf8_block(struct avx2_utf8 *state, const struct avx2_block *block)
 {
-        __m256i errors, last;
+        __m256i errors = _mm256_or_si256(avx2_utf8_errors(block->v[0], state->before),
+                                         avx2_utf8_errors(block->v[1], block->v[0]));
 
-        if (!(state->open | (unsigned)_mm256_movemask_epi8(_mm256_or_si256(block->v[0], block->v[1]))))
-                return;
-        errors = _mm256_or_si256(avx2_utf8_errors(block->v[0], state->before),
-                                 avx2_utf8_errors(block->v[1], block->v[0]));
-        state->is_wrong |= !_mm256_testz_si256(errors, errors);
-        /* Open when a lead byte of 2, 3 or 4 is among the last 1, 2 or 3. */
-        last = _mm256_subs_epu8(block->v[1],
-                                _mm256_setr_epi64x(-1, -1, -1, (long long)0xBFDFEFFFFFFFFFFFull));
-        state->open = !_mm256_testz_si256(last, last);
+        state->errors = _mm256_or_si256(state->errors, errors);
         state->before = block->v[1];
-        if (!state->open)
-                state->before = _mm256_setzero_si256();
 }
 
-static inline AVX2 void avx2_utf8_reset(struct avx2_utf8 *state)
-{
-        state->open = 0;
-        state->before = _mm256_setzero_si256();
-}
-
-static inline int avx2_utf8_bad(const struct avx2_utf8 *state, const unsigned char *data, uint32_t start,
-                                uint32_t end)
+static inline AVX2 int avx2_utf8_bad(const struct avx2_utf8 *state, const unsigned char *data, uint32_t start,
+                                     uint32_t end)
 {
         /* The last block went beyond the string, so a fault may not be this string's: look again. */
-        return state->is_wrong && !kvr__utf8_valid(data + start, end - start);
+        return !_mm256_testz_si256(state->errors, state->errors) &&
+               !kvr__utf8_valid(data + start, end - start);
 }
 
 #define SCAN_NAME                              kvr__scan_avx2
@@ -358,8 +340,9 @@ static inline int avx2_utf8_bad(const struct avx2_utf8 *state, const unsigned ch
 #define SCAN_SHORT(block, tables)              avx2_short(block, tables)
 #define SCAN_UTF8                              avx2_utf8
 #define SCAN_UTF8_BLOCK(state, block, pos)     ((void)(pos), avx2_utf8_block(state, block))
-#define SCAN_UTF8_RESET(state)                 avx2_utf8_reset(state)
+#define SCAN_UTF8_RESET(state)                 ((state)->before = _mm256_setzero_si256())
 #define SCAN_UTF8_BAD(state, data, start, end) avx2_utf8_bad(state, data, start, end)
+#define SCAN_UTF8_BLOCKS                       32
 #include "lib/json_scan_loop.h"
 
 /* ---- AVX-512: comparisons give the bits at once
@@ -373,20 +356,36 @@ struct avx512_block {
 
 struct avx512_tables {
         __m512i quote, slash, space, letters, nibble;
+        __m512i first_high, first_low, second_high, third, fourth, top; /* for UTF-8 */
 };
+
+/* A 16-entry table in all four quarters. */
+#define avx512_table(...) _mm512_broadcast_i32x4(_mm_setr_epi8(__VA_ARGS__))
 
 static inline AVX512 void avx512_tables_init(struct avx512_tables *tables)
 {
         tables->quote = _mm512_set1_epi8('"');
         tables->slash = _mm512_set1_epi8('\\');
         tables->space = _mm512_set1_epi8(0x20);
-        tables->letters = _mm512_broadcast_i32x4(_mm_setr_epi8(SHORT_LETTERS));
+        tables->letters = avx512_table(SHORT_LETTERS);
         tables->nibble = _mm512_set1_epi8(0x0F);
+        tables->first_high = avx512_table(UTF8_FIRST_HIGH);
+        tables->first_low = avx512_table(UTF8_FIRST_LOW);
+        tables->second_high = avx512_table(UTF8_SECOND_HIGH);
+        tables->third = _mm512_set1_epi8(B(0xE0 - 0x80));
+        tables->fourth = _mm512_set1_epi8(B(0xF0 - 0x80));
+        tables->top = _mm512_set1_epi8(B(0x80));
         IN_VECTOR(tables->quote);
         IN_VECTOR(tables->slash);
         IN_VECTOR(tables->space);
         IN_VECTOR(tables->letters);
         IN_VECTOR(tables->nibble);
+        IN_VECTOR(tables->first_high);
+        IN_VECTOR(tables->first_low);
+        IN_VECTOR(tables->second_high);
+        IN_VECTOR(tables->third);
+        IN_VECTOR(tables->fourth);
+        IN_VECTOR(tables->top);
 }
 
 static inline AVX512 uint64_t avx512_equal(const struct avx512_block *block, __m512i to)
@@ -413,35 +412,55 @@ static inline AVX512 uint64_t avx512_short(const struct avx512_block *block,
         return avx512_equal(block, _mm512_shuffle_epi8(tables->letters, bits));
 }
 
-static inline AVX512 void avx512_utf8_block(struct avx2_utf8 *state, const struct avx512_block *block)
-{
-        struct avx2_block halves;
+struct avx512_utf8 {
+        __m512i errors; /* as in struct avx2_utf8 */
+};
 
-        halves.v[0] = _mm512_castsi512_si256(block->v);
-        halves.v[1] = _mm512_extracti64x4_epi64(block->v, 1);
-        avx2_utf8_block(state, &halves);
+/* avx2_utf8_errors, of the 64 bytes at `p`. */
+static inline AVX512 __m512i avx512_utf8_errors(const unsigned char *p, __m512i v,
+                                                const struct avx512_tables *tables)
+{
+        __m512i prev1 = _mm512_loadu_si512((const void *)(p - 1));
+        __m512i prev2 = _mm512_loadu_si512((const void *)(p - 2));
+        __m512i prev3 = _mm512_loadu_si512((const void *)(p - 3));
+        __m512i high1 = _mm512_and_si512(_mm512_srli_epi16(prev1, 4), tables->nibble);
+        __m512i high2 = _mm512_and_si512(_mm512_srli_epi16(v, 4), tables->nibble);
+        __m512i low1 = _mm512_and_si512(prev1, tables->nibble);
+        __m512i sets = _mm512_and_si512(_mm512_shuffle_epi8(tables->first_high, high1),
+                                        _mm512_and_si512(_mm512_shuffle_epi8(tables->first_low, low1),
+                                                         _mm512_shuffle_epi8(tables->second_high, high2)));
+        __m512i third = _mm512_subs_epu8(prev2, tables->third);
+        __m512i fourth = _mm512_subs_epu8(prev3, tables->fourth);
+        __m512i must = _mm512_and_si512(_mm512_or_si512(third, fourth), tables->top);
+
+        return _mm512_xor_si512(must, sets);
 }
 
-static inline AVX512 void avx512_utf8_reset(struct avx2_utf8 *state)
+static inline AVX512 int avx512_utf8_bad(const struct avx512_utf8 *state, const unsigned char *data,
+                                         uint32_t start, uint32_t end)
 {
-        avx2_utf8_reset(state);
+        return _mm512_test_epi8_mask(state->errors, state->errors) &&
+               !kvr__utf8_valid(data + start, end - start);
 }
 
-#define SCAN_NAME                              kvr__scan_avx512
-#define SCAN_TARGET                            AVX512
-#define SCAN_BLOCK                             avx512_block
-#define SCAN_LOAD(block, src)                  ((block)->v = _mm512_loadu_si512((const void *)(src)))
-#define SCAN_TABLES                            avx512_tables
-#define SCAN_TABLES_INIT(tables)               avx512_tables_init(tables)
-#define SCAN_QUOTES(block, tables)             avx512_equal(block, (tables)->quote)
-#define SCAN_SLASHES(block, tables)            avx512_equal(block, (tables)->slash)
-#define SCAN_ODD(block, tables)                avx512_odd(block, tables)
-#define SCAN_CONTROLS(block, tables)           _mm512_cmplt_epu8_mask((block)->v, (tables)->space)
-#define SCAN_SHORT(block, tables)              avx512_short(block, tables)
-#define SCAN_UTF8                              avx2_utf8
-#define SCAN_UTF8_BLOCK(state, block, pos)     ((void)(pos), avx512_utf8_block(state, block))
-#define SCAN_UTF8_RESET(state)                 avx512_utf8_reset(state)
-#define SCAN_UTF8_BAD(state, data, start, end) avx2_utf8_bad(state, data, start, end)
+#define SCAN_NAME                    kvr__scan_avx512
+#define SCAN_TARGET                  AVX512
+#define SCAN_BLOCK                   avx512_block
+#define SCAN_LOAD(block, src)        ((block)->v = _mm512_loadu_si512((const void *)(src)))
+#define SCAN_TABLES                  avx512_tables
+#define SCAN_TABLES_INIT(tables)     avx512_tables_init(tables)
+#define SCAN_QUOTES(block, tables)   avx512_equal(block, (tables)->quote)
+#define SCAN_SLASHES(block, tables)  avx512_equal(block, (tables)->slash)
+#define SCAN_ODD(block, tables)      avx512_odd(block, tables)
+#define SCAN_CONTROLS(block, tables) _mm512_cmplt_epu8_mask((block)->v, (tables)->space)
+#define SCAN_SHORT(block, tables)    avx512_short(block, tables)
+#define SCAN_UTF8                    avx512_utf8
+#define SCAN_UTF8_BLOCK(state, block, pos) \
+        ((state)->errors =                 \
+                 _mm512_or_si512((state)->errors, avx512_utf8_errors(data + pos, (block)->v, &tables)))
+#define SCAN_UTF8_RESET(state)                 (void)(state)
+#define SCAN_UTF8_BAD(state, data, start, end) avx512_utf8_bad(state, data, start, end)
+#define SCAN_UTF8_BLOCKS                       32
 #include "lib/json_scan_loop.h"
 
 #endif

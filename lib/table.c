@@ -11,10 +11,9 @@
 _Static_assert(sizeof(struct kvr__line) == 64, "a bucket is a cache line");
 
 bool kvr__table_init(struct kvr__table *table, struct kvr__budget *budget, size_t segment_bytes, bool vital,
-                     uint32_t (*hash_of)(const void *ctx, uint32_t number), const void *ctx)
+                     const struct kvr__table_items *ask, const void *ctx)
 {
-        *table = (struct kvr__table){
-                .count = FIRST_LINES, .mask = FIRST_LINES - 1, .hash_of = hash_of, .ctx = ctx};
+        *table = (struct kvr__table){.count = FIRST_LINES, .mask = FIRST_LINES - 1, .ask = ask, .ctx = ctx};
         if (!kvr__pool_init(&table->lines, budget, sizeof(struct kvr__line), segment_bytes, vital) ||
             !kvr__pool_init(&table->reserve, budget, sizeof(struct kvr__line), segment_bytes / 4, true) ||
             !kvr__pool_grow(&table->lines))
@@ -54,9 +53,27 @@ static bool line_put(struct kvr__table *table, struct kvr__line *line, uint16_t 
 /* Is it the upper half of the split that the item belongs to? `bit` is the bit of the hash that decides. */
 static bool item_moves(const struct kvr__table *table, uint16_t tag, uint32_t number, uint32_t bit)
 {
-        uint32_t hash = bit >> TAG_SHIFT ? (uint32_t)tag << TAG_SHIFT : table->hash_of(table->ctx, number);
+        uint32_t hash =
+                bit >> TAG_SHIFT ? (uint32_t)tag << TAG_SHIFT : table->ask->hash_of(table->ctx, number);
 
         return hash & bit;
+}
+
+/*
+ * Lines are split in the order of their numbers, so what the next splits read is known: the line after the
+ * next is asked for, and of the next, which came with the split before, the items, as long as their hashes
+ * are needed.
+ */
+static void split_prefetch(const struct kvr__table *table)
+{
+        uint32_t half = (table->mask >> 1) + 1;
+        const struct kvr__line *next = kvr__pool_at(&table->lines, (table->count & (half - 1)));
+
+        __builtin_prefetch(kvr__pool_at(&table->lines, (table->count + 1) & (half - 1)), 1);
+        if (half >> TAG_SHIFT)
+                return;
+        for (uint32_t i = 0; i < KVR__LINE_ITEMS && next->numbers[i]; i++)
+                table->ask->prefetch(table->ctx, next->numbers[i]);
 }
 
 static void table_split(struct kvr__table *table)
@@ -87,10 +104,11 @@ static void table_split(struct kvr__table *table)
                 uint32_t freed = old.more;
 
                 if (!freed)
-                        return;
+                        break;
                 old = *(struct kvr__line *)kvr__pool_at(&table->reserve, freed);
                 kvr__pool_give(&table->reserve, freed);
         }
+        split_prefetch(table);
 }
 
 bool kvr__table_insert(struct kvr__table *table, uint32_t hash, uint32_t number)

@@ -29,20 +29,25 @@ struct kvr__line {
         uint32_t more; /* line of the reserve, or 0 */
 };
 
+/* What a table asks about its items, and only while it is small. */
+struct kvr__table_items {
+        uint32_t (*hash_of)(const void *ctx, uint32_t number);
+        /* hash_of will be asked soon. */
+        void (*prefetch)(const void *ctx, uint32_t number);
+};
+
 struct kvr__table {
         struct kvr__pool lines, reserve;
         uint32_t count; /* lines in use */
         uint32_t mask;  /* count rounded up to a power of two, minus one */
         uint32_t items;
-        /* The hash of an item; asked only while the table is small. */
-        uint32_t (*hash_of)(const void *ctx, uint32_t number);
+        const struct kvr__table_items *ask;
         const void *ctx;
 };
 
-/* `ctx` is kept. False when out of memory or budget. */
+/* `ask` and `ctx` are kept. False when out of memory or budget. */
 KVR_MUST_USE bool kvr__table_init(struct kvr__table *table, struct kvr__budget *budget, size_t segment_bytes,
-                                  bool vital, uint32_t (*hash_of)(const void *ctx, uint32_t number),
-                                  const void *ctx);
+                                  bool vital, const struct kvr__table_items *ask, const void *ctx);
 void kvr__table_fini(struct kvr__table *table);
 /* The item must not be in it. False when there is no room. */
 KVR_MUST_USE bool kvr__table_insert(struct kvr__table *table, uint32_t hash, uint32_t number);

@@ -343,6 +343,12 @@ size_t net_pending(const struct net_conn *conn)
         return conn->out_len + queued;
 }
 
+bool net_moved(const struct net_conn *conn)
+{
+        /* What came while nobody reads has made the stop real. */
+        return conn->closing || conn->ended || !conn->armed;
+}
+
 bool net_stale(const struct net_conn *conn)
 {
         uv_os_fd_t fd;

@@ -99,8 +99,11 @@ KVR_MUST_USE int net_write(struct net_conn *conn, const uv_buf_t *bufs, unsigned
 KVR_MUST_USE int net_write_ref(struct net_conn *conn, const uv_buf_t *bufs, unsigned count);
 /* Bytes not yet handed to the kernel. */
 size_t net_pending(const struct net_conn *conn);
-/* Whether an idle connection (not reading) has input, end-of-file or an error waiting: then it must not be
- * reused. */
+/*
+ * Whether an idle connection (not reading) has input, end-of-file or an error waiting: then it must not be
+ * reused. net_moved knows what the loop has seen so far and costs nothing; net_stale asks the kernel.
+ */
+bool net_moved(const struct net_conn *conn);
 bool net_stale(const struct net_conn *conn);
 
 /* Ends our sending half, when nothing is pending: the peer can read what was sent while its own bytes are

@@ -129,7 +129,8 @@ const struct http1_field *http1_find(const struct http1_head *head, const char *
         for (uint32_t i = 0; i < head->field_count; i++) {
                 const struct http1_field *field = &head->fields[i];
 
-                if (field->name.len == len && strncasecmp(field->name.data, name, len) == 0)
+                if (field->name.len == len && ((field->name.data[0] ^ name[0]) & 0xDF) == 0 &&
+                    strncasecmp(field->name.data, name, len) == 0)
                         return field;
         }
         return NULL;

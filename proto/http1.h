@@ -93,7 +93,9 @@ bool http1_eof(struct http1_parser *parser);
  * compiles. */
 static inline bool http1_is(struct kvr_slice field_name, const char *name)
 {
-        return field_name.len == strlen(name) && strncasecmp(field_name.data, name, field_name.len) == 0;
+        /* The first letter tells most names of one length apart. */
+        return field_name.len == strlen(name) && ((field_name.data[0] ^ name[0]) & 0xDF) == 0 &&
+               strncasecmp(field_name.data, name, field_name.len) == 0;
 }
 /* First field of that name, or NULL. */
 const struct http1_field *http1_find(const struct http1_head *head, const char *name);

@@ -35,33 +35,14 @@ char *text_room(struct text *text, size_t more)
         return data + text->len;
 }
 
-void text_add(struct text *text, const char *data, size_t len)
+void text_add_slowly(struct text *text, const char *data, size_t len)
 {
-        char *room;
+        char *room = len ? text_room(text, len) : NULL;
 
-        if (len == 0)
-                return;
-        /* Nearly always there is room: heads are put together from some eighty small pieces. */
-        if (text->cap - text->len >= len && !text->failed && !text->limit) {
-                memcpy(text->data + text->len, data, len);
-                text->len += len;
-                return;
-        }
-        room = text_room(text, len);
         if (!room)
                 return;
         memcpy(room, data, len);
         text->len += len;
-}
-
-void text_adds(struct text *text, const char *string)
-{
-        text_add(text, string, strlen(string));
-}
-
-void text_add_slice(struct text *text, struct kvr_slice slice)
-{
-        text_add(text, slice.data, slice.len);
 }
 
 void text_addu(struct text *text, uint64_t number)

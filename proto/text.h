@@ -8,6 +8,7 @@
 
 #include <kvroute/base.h>
 #include <stdarg.h>
+#include <string.h>
 
 struct text {
         char *data; /* not terminated unless text_string made it so */
@@ -24,9 +25,26 @@ static inline void text_clear(struct text *text)
 }
 /* Room for `more` bytes behind len; returns where they go, NULL on failure. The caller adds to len. */
 char *text_room(struct text *text, size_t more);
-void text_add(struct text *text, const char *data, size_t len);
-void text_adds(struct text *text, const char *string);
-void text_add_slice(struct text *text, struct kvr_slice slice);
+/* text_add where there is no room, or a limit to look at. */
+void text_add_slowly(struct text *text, const char *data, size_t len);
+/* Inline: a head is put together from some eighty small pieces, most of a length known when it compiles. */
+static inline void text_add(struct text *text, const char *data, size_t len)
+{
+        if (len && text->cap - text->len >= len && !text->failed && !text->limit) {
+                memcpy(text->data + text->len, data, len);
+                text->len += len;
+        } else {
+                text_add_slowly(text, data, len);
+        }
+}
+static inline void text_adds(struct text *text, const char *string)
+{
+        text_add(text, string, strlen(string));
+}
+static inline void text_add_slice(struct text *text, struct kvr_slice slice)
+{
+        text_add(text, slice.data, slice.len);
+}
 void text_addu(struct text *text, uint64_t number);
 /* Lower-case hexadecimal digits, padded with zeros to `width` (1 to 16); returns how many. Not terminated. */
 size_t text_hex(char ret[16], uint64_t number, size_t width);

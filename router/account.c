@@ -169,44 +169,74 @@ static struct kvr_slice status_label(unsigned status, char code[3])
         return status ? (struct kvr_slice){code, 3} : slice_of("0");
 }
 
-static void count_tokens(struct exchange *exchange, const struct kvr_slice labels[2],
+/* The series of this exchange's labels. */
+struct counts {
+        struct worker *worker;
+        struct metrics_labels *labels;
+};
+
+static void count(const struct counts *counts, enum metric_id id, uint64_t n)
+{
+        struct metrics *metrics = counts->worker->proxy->metrics;
+        unsigned thread = counts->worker->number;
+
+        if (n)
+                metrics_add(metrics, thread, metrics_series_of(metrics, thread, counts->labels, id), n);
+}
+
+static void observe(const struct counts *counts, enum metric_id id, uint64_t from_ns, uint64_t to_ns)
+{
+        struct metrics *metrics = counts->worker->proxy->metrics;
+        unsigned thread = counts->worker->number;
+
+        metrics_observe(metrics, thread, metrics_series_of(metrics, thread, counts->labels, id),
+                        (double)(to_ns - from_ns) / 1e9);
+}
+
+static void count_tokens(const struct counts *counts, const struct exchange *exchange,
                          const struct usage *usage, const struct kvr_settlement *settlement)
 {
-        struct worker *worker = exchange->worker;
         uint64_t prompt =
                 usage->prompt_tokens >= 0 ? (uint64_t)usage->prompt_tokens : settlement->prompt_tokens;
 
-        worker_count(worker, METRIC_PROMPT_TOKENS, labels, prompt);
-        worker_count(worker, METRIC_PREDICTED_CACHED, labels, exchange->decision.match_tokens);
+        count(counts, METRIC_PROMPT_TOKENS, prompt);
+        count(counts, METRIC_PREDICTED_CACHED, exchange->decision.match_tokens);
         if (usage->cached_tokens >= 0)
-                worker_count(worker, METRIC_OBSERVED_CACHED, labels, (uint64_t)usage->cached_tokens);
+                count(counts, METRIC_OBSERVED_CACHED, (uint64_t)usage->cached_tokens);
         else
-                worker_count(worker, METRIC_UNOBSERVED_PROMPT, labels, prompt);
+                count(counts, METRIC_UNOBSERVED_PROMPT, prompt);
         if (usage->completion_tokens > 0)
-                worker_count(worker, METRIC_COMPLETION_TOKENS, labels, (uint64_t)usage->completion_tokens);
+                count(counts, METRIC_COMPLETION_TOKENS, (uint64_t)usage->completion_tokens);
 }
 
-static void count_exchange(struct exchange *exchange, enum kvr_end end, const struct usage *usage,
-                           const struct kvr_settlement *settlement, uint64_t now_ns)
+static struct counts counts_of(const struct exchange *exchange, enum kvr_end end, bool settled)
 {
         struct worker *worker = exchange->worker;
         /* A name nobody serves is the client's invention: it must not become a label. */
-        bool known = settlement != NULL || exchange->replica;
+        bool known = settled || exchange->replica;
         char code[3];
-        struct kvr_slice labels[4] = {
+        const struct kvr_slice values[METRICS_LABELS_MAX] = {
                 known ? slice_of(exchange->real_model) : slice_of(""),
                 exchange->workload[0] ? slice_of(exchange->workload) : slice_of("default"),
                 exchange->replica ? slice_of(exchange->replica->spec.name) : slice_of(""),
                 status_label(end == KVR_END_CLIENT && exchange->status == 0 ? 499 : exchange->status, code),
         };
 
-        worker_count(worker, METRIC_REQUESTS, labels, 1);
-        worker_observe(worker, METRIC_REQUEST_DURATION, labels, (double)(now_ns - exchange->start_ns) / 1e9);
+        return (struct counts){worker, metrics_labels(worker->proxy->metrics, worker->number, values)};
+}
+
+static void count_exchange(struct exchange *exchange, enum kvr_end end, const struct usage *usage,
+                           const struct kvr_settlement *settlement, uint64_t now_ns)
+{
+        struct counts counts = counts_of(exchange, end, settlement != NULL);
+        struct worker *worker = exchange->worker;
+
+        count(&counts, METRIC_REQUESTS, 1);
+        observe(&counts, METRIC_REQUEST_DURATION, exchange->start_ns, now_ns);
         if (exchange->first_token_ns)
-                worker_observe(worker, METRIC_TTFT, labels,
-                               (double)(exchange->first_token_ns - exchange->start_ns) / 1e9);
+                observe(&counts, METRIC_TTFT, exchange->start_ns, exchange->first_token_ns);
         if (settlement && end == KVR_END_FINISHED && exchange->status < 300)
-                count_tokens(exchange, labels, usage, settlement);
+                count_tokens(&counts, exchange, usage, settlement);
         if (settlement) {
                 struct kvr_slice reason = slice_of(kvr_reason_name(exchange->decision.reason));
 
@@ -240,7 +270,8 @@ static void judge_replica(struct exchange *exchange, enum kvr_end end)
                 target_traffic_ok(fleet, exchange->replica);
         /* An administrative request passed on (allow-engine-admin) may have emptied the cache without an
          * event. */
-        if (end == KVR_END_FINISHED && exchange->status < 300 && engine_path_clears_cache(exchange->path))
+        if (exchange->api == KVR_API_OTHER && end == KVR_END_FINISHED && exchange->status < 300 &&
+            engine_path_clears_cache(exchange->path))
                 kvr_replica_forget(exchange->worker->proxy->router, exchange->replica->id);
 }
 

@@ -24,9 +24,10 @@
  * Gauges have no cells. A series is made under the lock and never changes or goes away afterwards; readers
  * see it once `count` includes it.
  */
-#define CHUNK_CELLS 512
-#define CACHE_SLOTS 1024 /* per thread, direct mapped */
-#define CELLS_MAX   24   /* of one series */
+#define CHUNK_CELLS  512
+#define CACHE_SLOTS  1024 /* per thread, direct mapped */
+#define LABELS_SLOTS 64   /* the same, of label values */
+#define CELLS_MAX    24   /* of one series */
 
 static const double buckets_ttft[] = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120};
 static const double buckets_duration[] = {0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600};
@@ -60,9 +61,16 @@ struct cache_slot {
         uint32_t series; /* number + 1; 0: empty */
 };
 
+struct metrics_labels {
+        size_t key_len;                                         /* 0: empty */
+        char key[METRICS_LABELS_MAX * (METRICS_VALUE_MAX + 1)]; /* each value with its length in front */
+        uint32_t series[METRIC_COUNT];                          /* number + 1; 0: not looked up yet */
+};
+
 struct thread {
         _Alignas(64) _Atomic(_Atomic uint64_t *) *chunks;
         struct cache_slot cache[CACHE_SLOTS];
+        struct metrics_labels labels[LABELS_SLOTS];
 };
 
 struct metrics {
@@ -370,6 +378,46 @@ metrics_series_id metrics_series(struct metrics *m, unsigned thread, enum metric
         uint32_t found = find_or_add(m, id, cleaned, count);
         *slot = (struct cache_slot){hash, found + 1};
         return found;
+}
+
+struct metrics_labels *metrics_labels(struct metrics *m, unsigned thread,
+                                      const struct kvr_slice values[METRICS_LABELS_MAX])
+{
+        char key[sizeof((struct metrics_labels *)NULL)->key];
+        struct metrics_labels *labels;
+        size_t len = 0;
+
+        for (unsigned i = 0; i < METRICS_LABELS_MAX; i++) {
+                size_t n = values[i].len < METRICS_VALUE_MAX ? values[i].len : METRICS_VALUE_MAX;
+
+                key[len++] = (char)n;
+                if (n)
+                        memcpy(key + len, values[i].data, n);
+                len += n;
+        }
+        labels = &m->threads[thread].labels[XXH3_64bits(key, len) % LABELS_SLOTS];
+        if (labels->key_len != len || memcmp(labels->key, key, len) != 0) {
+                memset(labels->series, 0, sizeof labels->series);
+                memcpy(labels->key, key, len);
+                labels->key_len = len;
+        }
+        return labels;
+}
+
+metrics_series_id metrics_series_of(struct metrics *m, unsigned thread, struct metrics_labels *labels,
+                                    enum metric_id id)
+{
+        struct kvr_slice values[METRICS_LABELS_MAX];
+        const char *at = labels->key;
+
+        if (labels->series[id])
+                return labels->series[id] - 1;
+        for (unsigned i = 0; i < METRICS_LABELS_MAX; i++) {
+                values[i] = (struct kvr_slice){at + 1, (unsigned char)*at};
+                at += 1 + values[i].len;
+        }
+        labels->series[id] = metrics_series(m, thread, id, values) + 1;
+        return labels->series[id] - 1;
 }
 
 /* ---- counting --------------------------------------------------------------------------------------- */

@@ -60,6 +60,17 @@ void metrics_free(struct metrics *metrics);
 metrics_series_id metrics_series(struct metrics *metrics, unsigned thread, enum metric_id id,
                                  const struct kvr_slice *values);
 
+/*
+ * Label values that several metrics have in common, each taking as many from the front as it has labels. For
+ * who counts in many series at once: the values are looked up once, and what follows is an array access.
+ * Valid until the thread's next call of metrics_labels.
+ */
+struct metrics_labels;
+struct metrics_labels *metrics_labels(struct metrics *metrics, unsigned thread,
+                                      const struct kvr_slice values[METRICS_LABELS_MAX]);
+metrics_series_id metrics_series_of(struct metrics *metrics, unsigned thread, struct metrics_labels *labels,
+                                    enum metric_id id);
+
 /* Counter. */
 void metrics_add(struct metrics *metrics, unsigned thread, metrics_series_id series, uint64_t n);
 /* Histogram, in seconds; negative and NAN are ignored. */

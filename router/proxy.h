@@ -127,6 +127,7 @@ struct upstream {
         struct upstream *prev, *next; /* in the pool's bucket */
         struct net_deadline deadline;
         unsigned requests;
+        uint64_t idle_since_ms; /* in the pool */
 };
 
 enum exchange_state {
@@ -267,6 +268,7 @@ struct worker {
         struct text scratch, scratch2;
         struct client clients;              /* list head */
         struct upstream pool[POOL_BUCKETS]; /* list heads */
+        uint32_t pool_count[POOL_BUCKETS];  /* connections in each */
         struct exchange queue;              /* list head, most urgent first */
         unsigned queue_len;
         unsigned leaves_seen;

@@ -9,7 +9,8 @@
 #define KEEP_BUFFER_BYTES  (256 * 1024) /* larger buffers are given back with their exchange */
 #define KEEP_BODIES_BYTES \
         ((size_t)16 * 1024 * 1024) /* but bodies: fresh memory costs a page fault every 4 KB */
-#define LINGER_MS 2000             /* for the last bytes of a connection that is to be closed */
+#define LINGER_MS     2000         /* for the last bytes of a connection that is to be closed */
+#define PROBE_IDLE_MS 500          /* idle for longer, a connection may be closed at this very moment */
 
 /* ---- pool
  * ---------------------------------------------------------------------------------------------------------
@@ -23,6 +24,7 @@ static struct upstream *bucket_of(struct worker *worker, const struct target *ta
 static void pool_unlink(struct upstream *upstream)
 {
         net_deadline_disarm(&upstream->deadline);
+        upstream->worker->pool_count[upstream->target->id % POOL_BUCKETS]--;
         upstream->prev->next = upstream->next;
         upstream->next->prev = upstream->prev;
         upstream->prev = upstream->next = NULL;
@@ -70,7 +72,8 @@ struct upstream *pool_take(struct worker *worker, struct target *target)
                 next = at->next;
                 if (at->target != target)
                         continue;
-                if (net_stale(at->conn)) {
+                if (net_moved(at->conn) ||
+                    (net_now_ms(&worker->loop) - at->idle_since_ms >= PROBE_IDLE_MS && net_stale(at->conn))) {
                         count_connection(worker, target, "stale");
                         upstream_close(at);
                         continue;
@@ -81,6 +84,19 @@ struct upstream *pool_take(struct worker *worker, struct target *target)
         return NULL;
 }
 
+static bool pool_is_full(struct worker *worker, const struct target *target)
+{
+        struct upstream *bucket = bucket_of(worker, target);
+        uint64_t count = 0;
+
+        /* A walk over the connections only when there could be enough of them. */
+        if (worker->pool_count[target->id % POOL_BUCKETS] < worker->config->pool_connections)
+                return false;
+        for (struct upstream *at = bucket->next; at != bucket; at = at->next)
+                count += at->target == target;
+        return count >= worker->config->pool_connections;
+}
+
 void pool_give(struct upstream *upstream)
 {
         struct worker *worker = upstream->worker;
@@ -88,17 +104,16 @@ void pool_give(struct upstream *upstream)
         const struct router_config *config = worker->config;
         const struct engine_traits *traits =
                 engine_traits((enum engine_kind)atomic_load(&upstream->target->engine));
-        uint64_t count = 0;
 
-        for (struct upstream *at = bucket->next; at != bucket; at = at->next)
-                count += at->target == upstream->target;
-        if (count >= config->pool_connections || config->pool_idle_ms == 0 || worker->stopping ||
+        if (pool_is_full(worker, upstream->target) || config->pool_idle_ms == 0 || worker->stopping ||
             atomic_load_explicit(&upstream->target->removed, memory_order_relaxed) ||
             (traits->requests_per_connection && upstream->requests >= traits->requests_per_connection)) {
                 upstream_close(upstream);
                 return;
         }
         upstream->exchange = NULL;
+        upstream->idle_since_ms = net_now_ms(&worker->loop);
+        worker->pool_count[upstream->target->id % POOL_BUCKETS]++;
         upstream->next = bucket->next;
         upstream->prev = bucket;
         bucket->next->prev = upstream;
