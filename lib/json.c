@@ -302,12 +302,16 @@ INLINE bool is_object(const struct kvr__json *json, const struct open_container 
  * One turn reads a value, or the start of a container; then, behind a value, closes what ends here and goes
  * to the next value.
  */
-INLINE enum kvr_status read_values(struct kvr__json *json, struct cursor *c)
+INLINE enum kvr_status read_values(struct kvr__json *json, struct cursor *c,
+                                   const struct kvr__json_state *from)
 {
         struct open_container open[KVR_JSON_DEPTH_MAX];
         uint32_t depth = 0;
         enum kvr_status status;
 
+        if (from)
+                for (; depth < from->depth; depth++)
+                        open[depth] = (struct open_container){from->open[depth], 0};
         for (;;) {
                 unsigned char byte = skip_space(c);
 
@@ -358,16 +362,21 @@ INLINE enum kvr_status read_values(struct kvr__json *json, struct cursor *c)
 }
 
 /* One document with white space around it. The cursor is this function's own, so that it needs no memory. */
-static struct step read_document(struct kvr__json *json, const unsigned char *text, uint32_t len)
+static struct step read_document(struct kvr__json *json, const unsigned char *text, uint32_t len,
+                                 const struct kvr__json_state *from)
 {
         struct cursor c = {.text = text, .len = len, .out = json->tokens};
         struct step step;
 
-        if (len >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3)) {
+        if (from) {
+                c.pos = from->pos;
+                c.out += from->token;
+                c.dirt = from->dirty;
+        } else if (len >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3)) {
                 json->flags |= KVR__JSON_BOM;
                 c.pos = 3;
         }
-        step.status = read_values(json, &c);
+        step.status = read_values(json, &c, from);
         if (!step.status) {
                 skip_space(&c);
                 if (c.pos < len)
@@ -375,10 +384,13 @@ static struct step read_document(struct kvr__json *json, const unsigned char *te
         }
         step.pos = c.pos;
         json->count = (uint32_t)(c.out - json->tokens);
+        json->dirty = c.dirt != 0;
         return step;
 }
 
-enum kvr_status kvr__json_read(struct kvr__json *json, struct kvr_slice text, size_t *ret_offset)
+enum kvr_status kvr__json_read_on(struct kvr__json *json, struct kvr_slice text,
+                                  const struct kvr__json_state *from, const struct kvr__json_token *tokens,
+                                  size_t *ret_offset)
 {
         struct step step;
 
@@ -388,9 +400,48 @@ enum kvr_status kvr__json_read(struct kvr__json *json, struct kvr_slice text, si
         *ret_offset = 0;
         if (text.len >= KVR__JSON_LENGTH_MAX)
                 return KVR_E_LIMIT;
-        step = read_document(json, (const unsigned char *)text.data, (uint32_t)text.len);
+        if (from && json->capacity < from->token && grow(json, from->token))
+                return KVR_E_NOMEM;
+        if (from)
+                memcpy(json->tokens, tokens, from->token * sizeof(*tokens));
+        step = read_document(json, (const unsigned char *)text.data, (uint32_t)text.len, from);
         *ret_offset = step.pos;
         return step.status;
+}
+
+enum kvr_status kvr__json_read(struct kvr__json *json, struct kvr_slice text, size_t *ret_offset)
+{
+        return kvr__json_read_on(json, text, NULL, NULL, ret_offset);
+}
+
+void kvr__json_state_move(const struct kvr__json *json, struct kvr__json_state *state, uint32_t pos)
+{
+        uint32_t open[KVR_JSON_DEPTH_MAX];
+        uint32_t depth = state->depth, token = state->token;
+
+        memcpy(open, state->open, depth * sizeof(*open));
+        state->dirty = json->dirty;
+        for (;;) {
+                uint32_t start = kvr__json_offset(json, token) - (uint32_t)kvr__json_is_string(json, token);
+
+                if (start > pos)
+                        return;
+                if (depth <= KVR__JSON_OPEN_KEPT) {
+                        state->token = token;
+                        state->pos = start;
+                        state->depth = depth;
+                        memcpy(state->open, open, depth * sizeof(*open));
+                }
+                if (kvr__json_is_container(json, token))
+                        open[depth++] = token;
+                token++;
+                /* On to the next value: over ends, and over a key. */
+                for (; depth && kvr__json_type(json, token) == KVR__JSON_END; token++)
+                        depth--;
+                if (!depth)
+                        return;
+                token += kvr__json_type(json, open[depth - 1]) == KVR__JSON_OBJECT;
+        }
 }
 
 void kvr__json_fini(struct kvr__json *json)

@@ -41,6 +41,19 @@ enum {
         KVR__JSON_BOM = 8,
 };
 
+/*
+ * The reader in front of a value: enough to go on from there in a text that begins alike.
+ */
+#define KVR__JSON_OPEN_KEPT 8
+
+struct kvr__json_state {
+        uint32_t token; /* number of the value's token */
+        uint32_t pos;   /* offset of its first byte */
+        uint32_t depth; /* containers around it */
+        bool dirty;     /* something in the document was not canonical; perhaps only further on */
+        uint32_t open[KVR__JSON_OPEN_KEPT]; /* their tokens */
+};
+
 /* Zero with `scan` set is ready for use. The token memory is kept for the next document. */
 struct kvr__json {
         kvr__scan_fn scan;
@@ -49,6 +62,7 @@ struct kvr__json {
         uint32_t count;
         uint32_t capacity;
         uint32_t flags;
+        bool dirty; /* white space, or strings that are not canonical */
 };
 
 /*
@@ -59,6 +73,19 @@ struct kvr__json {
  */
 KVR_MUST_USE enum kvr_status kvr__json_read(struct kvr__json *json, struct kvr_slice text,
                                             size_t *ret_offset);
+/*
+ * The same for a text that begins, up to from->pos, like one that was read without an error or a flag, and of
+ * which `tokens` are the first from->token. It gives what kvr__json_read gives, but that containers open at
+ * `from` may be said not to be canonical though they are.
+ */
+KVR_MUST_USE enum kvr_status kvr__json_read_on(struct kvr__json *json, struct kvr_slice text,
+                                               const struct kvr__json_state *from,
+                                               const struct kvr__json_token *tokens, size_t *ret_offset);
+/*
+ * Moves *state on to the last value of the document read that begins at or before `pos` and is not nested
+ * deeper than KVR__JSON_OPEN_KEPT. The state all zero is the start.
+ */
+void kvr__json_state_move(const struct kvr__json *json, struct kvr__json_state *state, uint32_t pos);
 void kvr__json_fini(struct kvr__json *json);
 
 static inline enum kvr__json_type kvr__json_type(const struct kvr__json *json, uint32_t token)

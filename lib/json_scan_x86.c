@@ -416,6 +416,17 @@ struct avx512_utf8 {
         __m512i errors; /* as in struct avx2_utf8 */
 };
 
+/* Where the three bytes before the block can be read too: at the start of the data that is a copy. */
+static inline AVX512 const unsigned char *with_before(const unsigned char *data, uint32_t pos,
+                                                      unsigned char room[3 + 64])
+{
+        if (__builtin_expect(pos >= 3, 1))
+                return data + pos;
+        memset(room, 0, 3);
+        memcpy(room + 3 - pos, data, pos + 64);
+        return room + 3;
+}
+
 /* avx2_utf8_errors, of the 64 bytes at `p`. */
 static inline AVX512 __m512i avx512_utf8_errors(const unsigned char *p, __m512i v,
                                                 const struct avx512_tables *tables)
@@ -436,6 +447,15 @@ static inline AVX512 __m512i avx512_utf8_errors(const unsigned char *p, __m512i 
         return _mm512_xor_si512(must, sets);
 }
 
+static inline AVX512 void avx512_utf8_block(struct avx512_utf8 *state, __m512i v, const unsigned char *data,
+                                            uint32_t pos, const struct avx512_tables *tables)
+{
+        unsigned char room[3 + 64];
+        __m512i errors = avx512_utf8_errors(with_before(data, pos, room), v, tables);
+
+        state->errors = _mm512_or_si512(state->errors, errors);
+}
+
 static inline AVX512 int avx512_utf8_bad(const struct avx512_utf8 *state, const unsigned char *data,
                                          uint32_t start, uint32_t end)
 {
@@ -443,21 +463,19 @@ static inline AVX512 int avx512_utf8_bad(const struct avx512_utf8 *state, const 
                !kvr__utf8_valid(data + start, end - start);
 }
 
-#define SCAN_NAME                    kvr__scan_avx512
-#define SCAN_TARGET                  AVX512
-#define SCAN_BLOCK                   avx512_block
-#define SCAN_LOAD(block, src)        ((block)->v = _mm512_loadu_si512((const void *)(src)))
-#define SCAN_TABLES                  avx512_tables
-#define SCAN_TABLES_INIT(tables)     avx512_tables_init(tables)
-#define SCAN_QUOTES(block, tables)   avx512_equal(block, (tables)->quote)
-#define SCAN_SLASHES(block, tables)  avx512_equal(block, (tables)->slash)
-#define SCAN_ODD(block, tables)      avx512_odd(block, tables)
-#define SCAN_CONTROLS(block, tables) _mm512_cmplt_epu8_mask((block)->v, (tables)->space)
-#define SCAN_SHORT(block, tables)    avx512_short(block, tables)
-#define SCAN_UTF8                    avx512_utf8
-#define SCAN_UTF8_BLOCK(state, block, pos) \
-        ((state)->errors =                 \
-                 _mm512_or_si512((state)->errors, avx512_utf8_errors(data + pos, (block)->v, &tables)))
+#define SCAN_NAME                              kvr__scan_avx512
+#define SCAN_TARGET                            AVX512
+#define SCAN_BLOCK                             avx512_block
+#define SCAN_LOAD(block, src)                  ((block)->v = _mm512_loadu_si512((const void *)(src)))
+#define SCAN_TABLES                            avx512_tables
+#define SCAN_TABLES_INIT(tables)               avx512_tables_init(tables)
+#define SCAN_QUOTES(block, tables)             avx512_equal(block, (tables)->quote)
+#define SCAN_SLASHES(block, tables)            avx512_equal(block, (tables)->slash)
+#define SCAN_ODD(block, tables)                avx512_odd(block, tables)
+#define SCAN_CONTROLS(block, tables)           _mm512_cmplt_epu8_mask((block)->v, (tables)->space)
+#define SCAN_SHORT(block, tables)              avx512_short(block, tables)
+#define SCAN_UTF8                              avx512_utf8
+#define SCAN_UTF8_BLOCK(state, block, pos)     avx512_utf8_block(state, (block)->v, data, pos, &tables)
 #define SCAN_UTF8_RESET(state)                 (void)(state)
 #define SCAN_UTF8_BAD(state, data, start, end) avx512_utf8_bad(state, data, start, end)
 #define SCAN_UTF8_BLOCKS                       32

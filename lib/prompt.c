@@ -51,6 +51,7 @@ struct kvr_parser *kvr_parser_new(void)
         parser->json.scan = kvr__scanner_at(kvr__scanner_count() - 1)->scan;
         parser->stream.points = parser->points;
         kvr__hash_init(&parser->hash, 0);
+        kvr__recall_init(&parser->recall);
         kvr__field_map_init(&parser->fields);
         return parser;
 }
@@ -61,6 +62,7 @@ void kvr_parser_free(struct kvr_parser *parser)
                 return;
         kvr__json_fini(&parser->json);
         kvr__stream_fini(&parser->stream);
+        kvr__recall_fini(&parser->recall);
         kvr__buffer_fini(&parser->scratch);
         kvr__buffer_fini(&parser->keys);
         kvr__buffer_fini(&parser->strings);
@@ -173,9 +175,15 @@ static enum kvr_status write_stream(struct kvr_parser *parser, struct kvr_prompt
 
 static enum kvr_status read_json(struct kvr_parser *parser, struct kvr_slice body)
 {
+        const struct kvr__recall_entry *known = parser->recall.known;
         size_t offset;
-        enum kvr_status status = kvr__json_read(&parser->json, body, &offset);
+        enum kvr_status status;
 
+        if (known)
+                status = kvr__json_read_on(&parser->json, body, &known->state, kvr__recall_tokens(known),
+                                           &offset);
+        else
+                status = kvr__json_read(&parser->json, body, &offset);
         switch (status) {
         case KVR_OK:
                 break;
@@ -209,8 +217,10 @@ enum kvr_status kvr_prompt_parse(struct kvr_parser *parser, enum kvr_api api, st
                 return kvr__error_set(err, KVR_E_ARGUMENT, 0, NULL, "no such request form");
         if (!options)
                 options = &none;
-        if (options->seed != parser->hash.seed)
+        if (options->seed != parser->hash.seed) {
                 kvr__hash_init(&parser->hash, options->seed);
+                kvr__recall_clear(&parser->recall);
+        }
         parser->api = api;
         parser->err = err;
         parser->unkeyed = false;
@@ -219,13 +229,18 @@ enum kvr_status kvr_prompt_parse(struct kvr_parser *parser, enum kvr_api api, st
         /* Paths without a rule carry anything, JSON or not. */
         if (api == KVR_API_OTHER)
                 parser->err = NULL;
+        kvr__recall_begin(&parser->recall, &parser->hash, api, body);
         status = read_json(parser, body);
+        if (!status && parser->recall.plan_count)
+                kvr__recall_read(&parser->recall, &parser->json);
         if (!status)
                 status = find_fields(parser);
         if (!status)
                 status = kvr__request_read(parser, options, &prompt);
         if (!status && api != KVR_API_OTHER)
                 status = write_stream(parser, &prompt);
+        if (!status && !parser->unkeyed && parser->recall.plan_count)
+                kvr__recall_commit(&parser->recall, &parser->json, parser->points);
         if (status && status != KVR_E_NOMEM && api == KVR_API_OTHER) {
                 prompt = (struct kvr_prompt){.api = api, .prompt_count = 1, .choices = 1};
                 status = KVR_OK;

@@ -351,6 +351,7 @@ enum kvr_status kvr__chat_write(struct kvr_parser *parser)
         struct kvr__path list = {.name = kvr__field_name(KVR__FIELD_MESSAGES)};
         struct kvr__path element = {.up = &list};
         uint32_t token = parser->field[KVR__FIELD_MESSAGES];
+        uint32_t one, next, end;
         enum kvr_status status;
 
         if (!kvr__given(parser, token)) {
@@ -363,10 +364,19 @@ enum kvr_status kvr__chat_write(struct kvr_parser *parser)
         if (status)
                 return status;
         status = kvr__system_write(parser, KVR__FIELD_SYSTEM, "\"system\"");
-        for (uint32_t one = token + 1; !status && one < kvr__json_end(json, token);
-             one = kvr__json_next(json, one)) {
+        if (status)
+                return status;
+        one = token + 1;
+        end = kvr__json_end(json, token);
+        kvr__recall_messages(&parser->recall, &parser->stream, token, &one, &element.index);
+        for (; one < end; one = next) {
+                next = kvr__json_next(json, one);
+                kvr__recall_pass(&parser->recall, &parser->stream, one, element.index, next);
                 status = kvr__message_write(parser, one, &element);
+                if (status)
+                        return status;
                 element.index++;
         }
-        return status;
+        kvr__recall_pass(&parser->recall, &parser->stream, end, element.index, UINT32_MAX);
+        return KVR_OK;
 }

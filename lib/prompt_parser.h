@@ -6,12 +6,14 @@
 #include "lib/json.h"
 #include "lib/prompt_fields.h"
 #include "lib/prompt_hash.h"
+#include "lib/prompt_recall.h"
 #include "lib/prompt_stream.h"
 
 struct kvr_parser {
         struct kvr__json json;
         struct kvr__stream stream;
         struct kvr__hash hash;
+        struct kvr__recall recall;
         struct kvr__field_map fields;
         struct kvr__buffer scratch; /* one string in canonical spelling, until the next one */
         struct kvr__buffer keys;    /* object keys in canonical spelling, while their object is written */

@@ -173,6 +173,41 @@ void kvr__stream_end(struct kvr__stream *stream, enum kvr__cut kind)
         }
 }
 
+bool kvr__stream_mark(const struct kvr__stream *stream, struct kvr__stream_mark *ret)
+{
+        if (stream->carry.len | stream->lent_len)
+                return false;
+        *ret = (struct kvr__stream_mark){
+                .chain = stream->chain,
+                .point_count = stream->point_count,
+                .end_points = stream->end_points,
+                .pos = stream->pos,
+                .next_grid = stream->next_grid,
+                .media_left = stream->media_left,
+        };
+        return true;
+}
+
+void kvr__stream_go(struct kvr__stream *stream, const struct kvr__stream_mark *mark)
+{
+        stream->chain = mark->chain;
+        stream->point_count = mark->point_count;
+        stream->end_points = mark->end_points;
+        stream->pos = mark->pos;
+        stream->next_grid = mark->next_grid;
+        stream->media_left = mark->media_left;
+        stream->carry.len = 0;
+        stream->lent_len = 0;
+}
+
+uint64_t kvr__stream_print(const struct kvr__stream *stream)
+{
+        uint64_t begun = stream->lent_len ? kvr__hash64(stream->hash, stream->lent, stream->lent_len)
+                                          : kvr__hash64(stream->hash, stream->carry.data, stream->carry.len);
+
+        return kvr__hash_numbers(stream->hash, (const uint64_t[]){stream->chain, stream->pos, begun}, 3);
+}
+
 /* Each id as 4 bytes, lowest first. */
 static void put_ids(char *ret, const uint32_t *ids, uint32_t count)
 {

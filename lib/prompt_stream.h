@@ -56,6 +56,12 @@ enum kvr__cut {
         KVR__CUT_PROMPT = 5,
 };
 
+/* A stream between two pieces. */
+struct kvr__stream_mark {
+        uint64_t chain;
+        uint32_t point_count, end_points, pos, next_grid, media_left;
+};
+
 struct kvr__stream {
         const struct kvr__hash *hash;
         struct kvr_point *points; /* room for KVR_POINTS_MAX, the owner's */
@@ -96,6 +102,13 @@ void kvr__stream_text_behind(struct kvr__stream *stream, const char *head, uint3
 void kvr__stream_media(struct kvr__stream *stream);
 /* An end that is worth a point. Counts one unit. */
 void kvr__stream_end(struct kvr__stream *stream, enum kvr__cut kind);
+
+/* False, and no mark, when a piece is begun. */
+bool kvr__stream_mark(const struct kvr__stream *stream, struct kvr__stream_mark *ret);
+/* Back, or on, to a mark: that of a stream that would be here. The points are the caller's business. */
+void kvr__stream_go(struct kvr__stream *stream, const struct kvr__stream_mark *mark);
+/* Equal for streams that had the same bytes, whatever they are between. */
+uint64_t kvr__stream_print(const struct kvr__stream *stream);
 
 /* Token ids (KVR_UNIT_TOKENS). */
 void kvr__stream_ids(struct kvr__stream *stream, const uint32_t *ids, uint32_t count);

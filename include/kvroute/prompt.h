@@ -113,7 +113,9 @@ struct kvr_prompt_options {
 
 /*
  * A parser owns reusable memory; after a few requests it allocates no more. Owner thread only; make one per
- * thread. Its memory is bounded by a small multiple of the largest body it was given.
+ * thread. Its memory is bounded by a small multiple of the largest body it was given, and 8 MiB of what it has
+ * read: where a body begins like earlier ones, that part is hashed and not read again. What comes out does not
+ * depend on it.
  */
 struct kvr_parser;
 

@@ -9,6 +9,8 @@
 
 #include <kvroute/prompt.h>
 
+#include "lib/prompt_parser.h"
+
 #include <string.h>
 #include <yyjson.h>
 
@@ -98,9 +100,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
         struct kvr_parser *b = kvr_parser_new();
 
         FUZZ_CHECK(a != NULL && b != NULL);
+        b->recall.first = 4;
+        b->recall.step_min = 4;
+        b->recall.rest = 1;
         enum kvr_status status = kvr_prompt_parse(a, api, body, &options, &fresh, &err);
         if (kvr_prompt_parse(b, api, part, &options, &ignored, NULL) == KVR_OK)
                 check_prompt(&ignored, part);
+        /* Again and again, as what was met before is not read anew: with many checkpoints in few bytes. */
+        for (int i = 0; i < 4; i++) {
+                FUZZ_CHECK(kvr_prompt_parse(b, api, body, &options, &used, NULL) == status);
+                if (status == KVR_OK)
+                        FUZZ_CHECK(same_keys(&fresh, &used));
+                if (kvr_prompt_parse(b, api, part, &options, &ignored, NULL) == KVR_OK)
+                        check_prompt(&ignored, part);
+        }
         FUZZ_CHECK(kvr_prompt_parse(b, api, body, &options, &used, NULL) == status);
         if (status == KVR_OK) {
                 check_prompt(&fresh, body);
