@@ -7,10 +7,12 @@
  * Per replica, all timed by one tick:
  *
  *     set-up   detect the engine, read /v1/models     until done, after each restart, and again every
- * MODELS_EVERY_MS health   the engine's health path               every health-interval, faster while it is
- * not ready load     the engine's pages                     every metrics-interval trial    one token of
- * inference                 while it is down because requests failed there stall    no clock of its own:
- * bytes seen against requests waiting
+ *                                                     MODELS_EVERY_MS
+ *     health   the engine's health path               every health-interval, faster while it is not ready
+ *     load     the engine's pages                     every metrics-interval
+ *     trial    one token of inference                 while it is down because requests failed there
+ *     stall    no clock of its own: bytes seen against requests waiting
+ *     watch    alarms (watch.h)                       every metrics-interval
  */
 #ifndef KVROUTE_ROUTER_CONTROL_H
 #define KVROUTE_ROUTER_CONTROL_H
@@ -44,10 +46,26 @@ struct control_view {
         enum engine_kind engine;
         char version[64];
         bool detected;
-        bool load_known;     /* a load page was understood at the last poll */
-        char load_error[96]; /* why not, or empty */
+        bool load_expected;    /* it has a load page, and is polled */
+        bool load_known;       /* that was understood at the last poll */
+        double prefix_caching; /* 1 on, 0 off, as the engine says; negative: unknown */
+        char load_error[96];   /* why load is not known, or empty */
 };
 bool control_view(const struct control *control, const struct target *target, struct control_view *ret);
+
+#define CONTROL_ALARM_TEXT 512 /* bytes of an alarm's text */
+
+/* An alarm that is raised now. */
+struct control_alarm {
+        const char *name;    /* constant */
+        const char *replica; /* NULL: of the whole fleet */
+        uint64_t since_ns;
+        char text[CONTROL_ALARM_TEXT]; /* what is wrong, why that may be, what to do */
+};
+/* Calls each() for the raised alarms of one replica, or of the fleet and all replicas where target is NULL.
+ */
+void control_alarms(const struct control *control, const struct target *target,
+                    void (*each)(void *ctx, const struct control_alarm *alarm), void *ctx);
 void control_free(struct control *control); /* cancels what runs */
 
 #endif

@@ -77,7 +77,7 @@ static void plan_salt(struct exchange *exchange)
 
         if (!exchange->worker->config->tenant_salt || exchange->api == KVR_API_OTHER || !end)
                 return;
-        edit_tenant_salt(exchange, hash);
+        edit_salt_of_key(exchange_client_key(exchange), exchange->worker->proxy->seed, hash);
         snprintf(text, sizeof text, ",\"cache_salt\":\"%s\"", hash);
         add_edit(exchange, (size_t)(end - body->data), 0, text, false);
 }
@@ -153,14 +153,12 @@ void edit_multipart_model(struct exchange *exchange)
         memcpy(exchange->real_model, exchange->model, sizeof exchange->real_model);
 }
 
-void edit_tenant_salt(const struct exchange *exchange, char ret[33])
+void edit_salt_of_key(struct kvr_slice key, uint64_t seed, char ret[33])
 {
         static const char digits[] = "0123456789abcdef";
-        struct kvr_slice key = exchange_client_key(exchange);
         XXH128_canonical_t canonical;
 
-        XXH128_canonicalFromHash(&canonical,
-                                 XXH3_128bits_withSeed(key.data, key.len, exchange->worker->proxy->seed));
+        XXH128_canonicalFromHash(&canonical, XXH3_128bits_withSeed(key.data, key.len, seed));
         for (size_t i = 0; i < sizeof canonical.digest; i++) {
                 ret[2 * i] = digits[canonical.digest[i] >> 4];
                 ret[2 * i + 1] = digits[canonical.digest[i] & 15];

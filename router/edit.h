@@ -21,6 +21,6 @@ void edit_multipart_model(struct exchange *exchange);
  * A salt per client key, so that tenants share no cache: 32 hex digits of a keyed hash, as the key itself
  * must not travel.
  */
-void edit_tenant_salt(const struct exchange *exchange, char ret[33]);
+void edit_salt_of_key(struct kvr_slice key, uint64_t seed, char ret[33]);
 
 #endif

@@ -27,22 +27,36 @@ static struct kvr_slice alias_target(void *ctx, struct kvr_slice model)
         return config_alias_target(ctx, model);
 }
 
-enum kvr_status identify_again(struct exchange *exchange, struct kvr_prompt *ret, struct kvr_error *err)
+enum kvr_status identify_prompt(const struct identify_source *source, struct kvr_parser *parser,
+                                struct kvr_prompt *ret, struct kvr_error *err)
 {
-        const struct router_config *config = exchange->worker->config;
-        struct kvr_slice body = plain_body(exchange);
+        const struct router_config *config = source->config;
         char salt[33];
         struct kvr_prompt_options options = {
-                .seed = exchange->worker->proxy->seed,
+                .seed = source->seed,
                 .resolve_model = config->aliases.count ? alias_target : NULL,
                 .resolve_ctx = (void *)(uintptr_t)config,
         };
 
         if (config->tenant_salt) {
-                edit_tenant_salt(exchange, salt);
+                edit_salt_of_key(source->client_key, source->seed, salt);
                 options.salt = (struct kvr_slice){salt, 32};
         }
-        return kvr_prompt_parse(exchange->worker->parser, exchange->api, body, &options, ret, err);
+        return kvr_prompt_parse(parser, source->api, source->body, &options, ret, err);
+}
+
+enum kvr_status identify_again(struct exchange *exchange, struct kvr_prompt *ret, struct kvr_error *err)
+{
+        const struct router_config *config = exchange->worker->config;
+        struct identify_source source = {
+                .config = config,
+                .seed = exchange->worker->proxy->seed,
+                .client_key = config->tenant_salt ? exchange_client_key(exchange) : KVR_SLICE(""),
+                .api = exchange->api,
+                .body = plain_body(exchange),
+        };
+
+        return identify_prompt(&source, exchange->worker->parser, ret, err);
 }
 
 static bool looks_like_json(const struct exchange *exchange)
@@ -98,7 +112,8 @@ void identify_workload(struct exchange *exchange)
         name = config_workload(exchange->worker->config, exchange->path,
                                (struct kvr_slice){exchange->model, strlen(exchange->model)},
                                exchange_client_key(exchange), header_of, exchange);
-        snprintf(exchange->workload, sizeof exchange->workload, "%s", name ? name : "");
+        if (name)
+                snprintf(exchange->workload, sizeof exchange->workload, "%s", name);
 }
 
 /* "/v1/responses/resp_123/cancel" -> the replica that made resp_123. */

@@ -4,6 +4,18 @@
 
 #include "proxy.h"
 
+/* All that the keys of a prompt depend on. Everything is borrowed. */
+struct identify_source {
+        const struct router_config *config;
+        uint64_t seed;
+        struct kvr_slice client_key; /* what the client authenticated with; only read with tenant-salt */
+        enum kvr_api api;
+        struct kvr_slice body; /* decoded */
+};
+/* Reads a prompt as the serving path does: the same source gives the same keys. *ret lives in the parser. */
+KVR_MUST_USE enum kvr_status identify_prompt(const struct identify_source *source, struct kvr_parser *parser,
+                                             struct kvr_prompt *ret, struct kvr_error *err);
+
 /* Decodes a compressed body for reading. True: the request was answered with an error. */
 bool identify_decode(struct exchange *exchange);
 /*

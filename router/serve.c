@@ -1,140 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "serve.h"
+#include "serve_int.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#include "admin.h"
-#include "control.h"
 #include "help.h"
-#include "proxy.h"
-
-#define SPARE_DESCRIPTORS 256 /* for all that is not a client and its replica */
+#include "host.h"
+#include "serve.h"
 
 extern char **environ;
-
-/* A configuration that was once in force: kept until the end, as any thread may still be reading it. */
-struct kept_config {
-        struct router_config *config;
-        struct kept_config *next;
-};
-
-struct server {
-        int argc;
-        char *const *argv;
-        struct net_loop loop; /* of the control thread, which is the main one */
-        struct kvr_router *router;
-        struct fleet fleet;
-        struct proxy proxy;
-        struct control *control;
-        struct admin *admin;
-        struct kept_config *configs;
-        uv_signal_t term, interrupt, hangup;
-        uv_timer_t drain_timer;
-        unsigned stop_signals;
-        char ready[512];
-};
-
-/* ---- environment of the library
- * ----------------------------------------------------------------------------------- */
-
-static uint64_t now_ns(void *ctx)
-{
-        (void)ctx;
-        return uv_hrtime();
-}
-
-static uint64_t splitmix(uint64_t *state)
-{
-        uint64_t z = (*state += 0x9e3779b97f4a7c15);
-
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-        return z ^ (z >> 31);
-}
-
-static uint64_t random64(void *ctx)
-{
-        static _Thread_local uint64_t state;
-
-        (void)ctx;
-        while (state == 0) {
-                if (getrandom(&state, sizeof state, 0) != sizeof state)
-                        state = uv_hrtime() ^ (uint64_t)(uintptr_t)&state;
-        }
-        return splitmix(&state);
-}
-
-/* ---- small things
- * ------------------------------------------------------------------------------------------------- */
-
-static void notify_systemd(const char *message)
-{
-        const char *path = getenv("NOTIFY_SOCKET");
-        struct sockaddr_un addr = {.sun_family = AF_UNIX};
-        size_t len = path ? strlen(path) : 0;
-        int fd;
-
-        if (len < 2 || len >= sizeof addr.sun_path || (path[0] != '/' && path[0] != '@'))
-                return;
-        fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-        if (fd < 0)
-                return;
-        memcpy(addr.sun_path, path, len);
-        if (path[0] == '@')
-                addr.sun_path[0] = '\0';
-        (void)!sendto(fd, message, strlen(message), MSG_NOSIGNAL, (struct sockaddr *)&addr,
-                      (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len));
-        close(fd);
-}
-
-/*
- * A connection of a client and one to a replica each take a descriptor: asks for as many as we may have.
- * Returns how many clients there is room for.
- */
-static unsigned make_room_for_connections(struct logger *log, uint64_t connections)
-{
-        struct rlimit limit;
-        rlim_t wanted = (rlim_t)connections * 2 + SPARE_DESCRIPTORS;
-        uint64_t room;
-
-        if (getrlimit(RLIMIT_NOFILE, &limit))
-                return (unsigned)connections;
-        if (limit.rlim_cur < wanted) {
-                limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
-                (void)setrlimit(RLIMIT_NOFILE, &limit);
-        }
-        /* Idle clients need no second one, so three of four descriptors may be clients'. */
-        room = limit.rlim_cur > 2 * SPARE_DESCRIPTORS ? (limit.rlim_cur - SPARE_DESCRIPTORS) / 4 * 3
-                                                      : SPARE_DESCRIPTORS / 2;
-        if (room >= connections)
-                return (unsigned)connections;
-        log_say(log, LOG_INFO, NULL,
-                "the limit of open files (%llu) leaves room for %llu client connections, fewer than "
-                "max-connections: raise it (ulimit -n, LimitNOFILE=) for more",
-                (unsigned long long)limit.rlim_cur, (unsigned long long)room);
-        return (unsigned)room;
-}
-
-/* Those this process may run on, which in a container can be fewer than the machine has. */
-static unsigned usable_cores(void)
-{
-        cpu_set_t set;
-
-        if (sched_getaffinity(0, sizeof set, &set) || CPU_COUNT(&set) < 1)
-                return 1;
-        return (unsigned)CPU_COUNT(&set);
-}
 
 static void endpoint_text(const struct sockaddr_storage *addr, char *ret, size_t size)
 {
@@ -156,27 +35,6 @@ static int resolve_endpoint(const struct config_endpoint *endpoint, struct socka
         return net_resolve(endpoint->host[0] ? endpoint->host : "0.0.0.0", endpoint->port, ret);
 }
 
-static bool keep_config(struct server *server, struct router_config *config)
-{
-        struct kept_config *kept = calloc(1, sizeof *kept);
-
-        if (!kept)
-                return false;
-        kept->config = config;
-        kept->next = server->configs;
-        server->configs = kept;
-        return true;
-}
-
-static void say_warnings(struct server *server, const struct router_config *config)
-{
-        for (size_t i = 0; i < config->warnings.count; i++)
-                log_say(server->proxy.log, LOG_WARN, NULL, "%s", config->warnings.items[i]);
-}
-
-/* ---- fleet and reload
- * --------------------------------------------------------------------------------------------- */
-
 static void on_state(void *ctx, struct target *target, enum kvr_state from, enum kvr_state to,
                      const char *why)
 {
@@ -187,128 +45,28 @@ static void on_state(void *ctx, struct target *target, enum kvr_state from, enum
                 to == KVR_READY ? "" : ": ", to == KVR_READY ? "" : why);
 }
 
+void serve_wake(struct server *server)
+{
+        for (unsigned i = 0; i < server->proxy.worker_count; i++)
+                worker_wake(&server->proxy.workers[i]);
+}
+
 static void on_leave(void *ctx)
 {
         struct server *server = ctx;
 
         atomic_fetch_add(&server->proxy.leave_count, 1);
-        for (unsigned i = 0; i < server->proxy.worker_count; i++)
-                worker_wake(&server->proxy.workers[i]);
-}
-
-static bool add_replica(struct server *server, const struct router_config *config,
-                        const struct replica_spec *spec, struct kvr_error *err)
-{
-        return fleet_add(&server->fleet, spec, config_replica_auth(config, spec),
-                         config_replica_key(config, spec), err) == KVR_OK;
-}
-
-static const struct replica_spec *find_spec(const struct router_config *config, const char *name)
-{
-        for (size_t i = 0; i < config->replicas.count; i++) {
-                if (strcmp(config->replicas.items[i].name, name) == 0)
-                        return &config->replicas.items[i];
-        }
-        return NULL;
-}
-
-static bool stays(const struct router_config *before, const struct replica_spec *old,
-                  const struct router_config *after, const struct replica_spec *fresh)
-{
-        return old && fresh && replica_spec_equal(old, fresh) &&
-               config_replica_auth(before, old) == config_replica_auth(after, fresh);
-}
-
-/* Replicas that the admin API added are not in either list and stay. */
-static void reload_replicas(struct server *server, const struct router_config *before,
-                            const struct router_config *after)
-{
-        for (size_t i = 0; i < before->replicas.count; i++) {
-                const struct replica_spec *old = &before->replicas.items[i];
-                const struct replica_spec *fresh = find_spec(after, old->name);
-
-                if (!stays(before, old, after, fresh) && fleet_remove(&server->fleet, old->name))
-                        log_say(server->proxy.log, LOG_INFO, NULL,
-                                "replica %s: %s by the reload, its running answers end", old->name,
-                                fresh ? "replaced" : "removed");
-        }
-        for (size_t i = 0; i < after->replicas.count; i++) {
-                const struct replica_spec *fresh = &after->replicas.items[i];
-                struct kvr_error err = {0};
-
-                if (stays(before, find_spec(before, fresh->name), after, fresh))
-                        continue;
-                if (add_replica(server, after, fresh, &err))
-                        log_say(server->proxy.log, LOG_INFO, NULL, "replica %s: added by the reload",
-                                fresh->name);
-                else
-                        log_say(server->proxy.log, LOG_ERROR, NULL, "reload: %s", err.message);
-        }
-}
-
-static void count_reload(struct server *server, const char *result)
-{
-        struct metrics *metrics = server->proxy.metrics;
-        unsigned thread = server->proxy.worker_count;
-        struct kvr_slice label = {result, strlen(result)};
-
-        metrics_add(metrics, thread, metrics_series(metrics, thread, METRIC_CONFIG_RELOADS, &label), 1);
-}
-
-static void reload(struct server *server)
-{
-        const struct router_config *before = atomic_load(&server->proxy.config);
-        struct config_input input = {server->argc, server->argv, environ, false};
-        struct router_config *after = NULL;
-        struct config_error config_error = {0};
-        struct kvr_error err = {0};
-        char restart[256];
-
-        if (config_load(&input, &after, &config_error) != CONFIG_OK) {
-                log_say(server->proxy.log, LOG_ERROR, NULL, "reload refused, the old configuration stays: %s",
-                        config_error.message);
-                count_reload(server, "error");
-                return;
-        }
-        if (kvr_router_set_policy(server->router, after->policy, &err) != KVR_OK ||
-            !keep_config(server, after)) {
-                log_say(server->proxy.log, LOG_ERROR, NULL, "reload refused, the old configuration stays: %s",
-                        err.message);
-                config_free(after);
-                count_reload(server, "error");
-                return;
-        }
-        config_restart_needed(before, after, restart, sizeof restart);
-        if (restart[0])
-                log_say(server->proxy.log, LOG_WARN, NULL,
-                        "reload: these options need a restart to change: %s", restart);
-        say_warnings(server, after);
-        reload_replicas(server, before, after);
-        log_set_level(server->proxy.log, (enum log_level)after->log_level);
-        atomic_store_explicit(&server->proxy.config, after, memory_order_release);
-        control_set_config(server->control, after);
-        for (unsigned i = 0; i < server->proxy.worker_count; i++)
-                worker_wake(&server->proxy.workers[i]);
-        count_reload(server, "ok");
-        log_say(server->proxy.log, LOG_INFO, NULL,
-                "configuration reloaded, policy %s, %zu replicas configured", after->policy,
-                after->replicas.count);
+        serve_wake(server);
 }
 
 static void on_hangup(uv_signal_t *handle, int number)
 {
         (void)number;
-        reload(handle->data);
+        serve_reload(handle->data);
 }
 
 /* ---- stopping
  * ----------------------------------------------------------------------------------------------------- */
-
-static void wake_all(struct server *server)
-{
-        for (unsigned i = 0; i < server->proxy.worker_count; i++)
-                worker_wake(&server->proxy.workers[i]);
-}
 
 static void on_drain_over(uv_timer_t *timer)
 {
@@ -316,7 +74,7 @@ static void on_drain_over(uv_timer_t *timer)
 
         log_say(server->proxy.log, LOG_WARN, NULL, "the drain-timeout is over, running answers are cut");
         atomic_store(&server->proxy.abandon, true);
-        wake_all(server);
+        serve_wake(server);
 }
 
 static void on_stop(uv_signal_t *handle, int number)
@@ -327,16 +85,16 @@ static void on_stop(uv_signal_t *handle, int number)
         (void)number;
         if (server->stop_signals++) {
                 atomic_store(&server->proxy.abandon, true);
-                wake_all(server);
+                serve_wake(server);
                 return;
         }
-        notify_systemd("STOPPING=1");
+        host_notify("STOPPING=1");
         log_say(server->proxy.log, LOG_INFO, NULL, "stopping: no new requests, running answers may end%s",
                 config->drain_timeout_ms ? " within the drain-timeout" : "");
         atomic_store(&server->proxy.draining, true);
         if (config->drain_timeout_ms)
                 (void)uv_timer_start(&server->drain_timer, on_drain_over, config->drain_timeout_ms, 0);
-        wake_all(server);
+        serve_wake(server);
 }
 
 /* A worker has ended, or something else woke us. */
@@ -386,7 +144,7 @@ static int open_log(struct server *server, const struct router_config *config)
 
 static int make_brain(struct server *server, const struct router_config *config)
 {
-        static const struct kvr_env env = {now_ns, random64, NULL};
+        static const struct kvr_env env = {host_now_ns, host_random64, NULL};
         struct kvr_settings settings = {
                 .policy = config->policy,
                 .index_memory_bytes = config->index_memory_bytes,
@@ -411,7 +169,7 @@ static int make_brain(struct server *server, const struct router_config *config)
         server->fleet.on_state = on_state;
         server->fleet.ctx = server;
         for (size_t i = 0; i < config->replicas.count; i++) {
-                if (!add_replica(server, config, &config->replicas.items[i], &err)) {
+                if (!serve_add_replica(server, config, &config->replicas.items[i], &err)) {
                         fail("--replica", err.message);
                         return 2;
                 }
@@ -422,14 +180,14 @@ static int make_brain(struct server *server, const struct router_config *config)
 static int make_proxy(struct server *server, const struct router_config *config)
 {
         struct proxy *proxy = &server->proxy;
-        unsigned threads = config->threads ? (unsigned)config->threads : usable_cores();
+        unsigned threads = config->threads ? (unsigned)config->threads : host_cores();
         struct kvr_slice version = {KVROUTE_VERSION, strlen(KVROUTE_VERSION)};
 
         proxy->router = server->router;
         proxy->fleet = &server->fleet;
         proxy->control_loop = &server->loop;
-        proxy->seed = config->seed_given ? config->seed_value : random64(NULL);
-        proxy->id_prefix = random64(NULL);
+        proxy->seed = config->seed_given ? config->seed_value : host_random64(NULL);
+        proxy->id_prefix = host_random64(NULL);
         proxy->workers = calloc(threads, sizeof *proxy->workers);
         proxy->metrics =
                 metrics_new(threads + 1, (uint32_t)config->max_series); /* the last one: the control thread */
@@ -530,7 +288,7 @@ static int start(struct server *server, struct router_config *config)
                 return fail("loop", uv_strerror(status));
         server->loop.owner = server;
         server->loop.on_wake = on_wake;
-        if (!keep_config(server, config))
+        if (!serve_keep_config(server, config))
                 return fail("start", "out of memory");
         atomic_store(&server->proxy.config, config);
         status = open_log(server, config);
@@ -544,8 +302,8 @@ static int start(struct server *server, struct router_config *config)
                 status = open_admin(server, config);
         if (status)
                 return status;
-        server->proxy.connections_max = make_room_for_connections(server->proxy.log, config->max_connections);
-        say_warnings(server, config);
+        server->proxy.connections_max = host_room_for_connections(server->proxy.log, config->max_connections);
+        serve_say_warnings(server, config);
         watch_signal(server, &server->term, SIGTERM, on_stop);
         watch_signal(server, &server->interrupt, SIGINT, on_stop);
         watch_signal(server, &server->hangup, SIGHUP, on_hangup);
@@ -617,7 +375,7 @@ int serve_main(int argc, char *const *argv)
         log_say(server.proxy.log, LOG_INFO, NULL, "policy %s, index at most %llu bytes, %u threads",
                 config->policy, (unsigned long long)config->index_memory_bytes, server.proxy.worker_count);
         fprintf(stderr, "kvroute: ready on %s, %zu replicas\n", server.ready, config->replicas.count);
-        notify_systemd("READY=1");
+        host_notify("READY=1");
         uv_run(&server.loop.uv, UV_RUN_DEFAULT);
         stop(&server);
         return 0;

@@ -67,7 +67,7 @@ def test_secrets_do_not_show_up_in_errors_or_logs(fleet):
         assert secret not in router.err
 
 
-ADMIN_PATHS = ["/kvroute/replicas", "/kvroute/config", "/kvroute/ledger", "/kvroute/explain", "/metrics"]
+ADMIN_PATHS = ["/kvroute/replicas", "/kvroute/alarms", "/kvroute/config", "/kvroute/ledger", "/kvroute/explain", "/metrics"]
 
 
 @pytest.mark.parametrize("path", ADMIN_PATHS)

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* GET, POST and DELETE of /kvroute/replicas, and the alarms. */
+#include "admin_int.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <yyjson.h>
+
+static void add_models(struct text *out, struct target *target)
+{
+        bool first = true;
+
+        text_adds(out, ",\"models\":[");
+        pthread_mutex_lock(&target->lock);
+        for (size_t i = 0; target->models && i < target->models->count; i++, first = false) {
+                text_adds(out, first ? "\"" : ",\"");
+                text_add_json(out, target->models->items[i].id);
+                text_add(out, "\"", 1);
+        }
+        pthread_mutex_unlock(&target->lock);
+        text_add(out, "]", 1);
+}
+
+static void add_health(struct text *out, struct target *target)
+{
+        pthread_mutex_lock(&target->lock);
+        if (target->health.state != KVR_READY)
+                admin_add_string(out, "why", target->health.why);
+        if (target->health_error[0])
+                admin_add_string(out, "error", target->health_error);
+        pthread_mutex_unlock(&target->lock);
+}
+
+/* true, false, or null for a figure that is negative or none. */
+static void add_flag(struct text *out, const char *key, double figure)
+{
+        text_addf(out, ",\"%s\":%s", key, figure > 0 ? "true" : figure >= 0 ? "false" : "null");
+}
+
+static void add_alarm_name(void *ctx, const struct control_alarm *alarm)
+{
+        struct text *out = ctx;
+
+        text_addf(out, "%s\"%s\"", out->len && out->data[out->len - 1] == '[' ? "" : ",", alarm->name);
+}
+
+static void add_alarms(struct admin *admin, struct text *out, struct target *target)
+{
+        text_adds(out, ",\"alarms\":[");
+        control_alarms(admin->options.control, target, add_alarm_name, out);
+        text_add(out, "]", 1);
+}
+
+static void add_replica(struct admin *admin, struct text *out, struct target *target)
+{
+        struct kvr_replica_info info;
+        struct control_view view = {0};
+        uint64_t now = uv_hrtime();
+
+        if (kvr_replica_info(admin->options.proxy->router, target->id, &info) != KVR_OK)
+                return;
+        (void)control_view(admin->options.control, target, &view);
+        if (out->data[out->len - 1] != '[')
+                text_add(out, ",", 1);
+        text_adds(out, "{\"name\":\"");
+        text_add_json(out, (struct kvr_slice){info.name, strlen(info.name)});
+        text_add(out, "\"", 1);
+        admin_add_string(out, "url", target->url);
+        admin_add_string(out, "engine", view.detected ? engine_kind_name(view.engine) : "auto");
+        admin_add_string(out, "engine_version", view.version);
+        add_models(out, target);
+        admin_add_string(out, "state", kvr_state_name(info.state));
+        add_health(out, target);
+        admin_add_number(out, "in_flight", info.in_flight);
+        admin_add_number(out, "prefilling", info.prefilling);
+        admin_add_number(out, "uncached_tokens_booked", (double)info.uncached_tokens_booked);
+        admin_add_number(out, "running", info.load.running);
+        admin_add_number(out, "waiting", info.load.waiting);
+        admin_add_number(out, "kv_usage", info.load.kv_usage);
+        admin_add_number(out, "load_age_s",
+                         info.load.at_ns && now >= info.load.at_ns ? (double)(now - info.load.at_ns) / 1e9
+                                                                   : NAN);
+        add_flag(out, "load_known", view.load_expected ? view.load_known : NAN);
+        if (view.load_error[0])
+                admin_add_string(out, "load_error", view.load_error);
+        admin_add_number(out, "capacity_tokens", info.capacity_tokens ? (double)info.capacity_tokens : NAN);
+        text_addf(out, ",\"capacity_learned\":%s", info.capacity_learned ? "true" : "false");
+        admin_add_number(out, "cached_tokens", (double)info.cached_tokens);
+        admin_add_string(out, "cache", info.cache == KVR_CACHE_SLOTS ? "slots" : "blocks");
+        add_flag(out, "prefix_caching", view.detected ? view.prefix_caching : NAN);
+        admin_add_string(out, "residency", "history");
+        admin_add_number(out, "prefill_tokens_per_second", info.prefill_tokens_per_second);
+        admin_add_number(out, "prediction_error", info.prediction_error);
+        admin_add_number(out, "trust", admin_trust(&info));
+        admin_add_number(out, "resets", (double)info.resets);
+        admin_add_number(out, "paused_s",
+                         info.paused_until_ns > now ? (double)(info.paused_until_ns - now) / 1e9 : 0);
+        admin_add_number(out, "decisions", (double)info.decisions);
+        admin_add_number(out, "prompt_tokens", (double)info.prompt_tokens);
+        admin_add_number(out, "predicted_tokens", (double)info.predicted_tokens);
+        admin_add_number(out, "observed_tokens", (double)info.observed_tokens);
+        admin_add_number(out, "overpredicted_tokens", (double)info.overpredicted_tokens);
+        admin_add_number(out, "unobserved_tokens", (double)info.unobserved_tokens);
+        admin_add_number(out, "unobserved_share",
+                         info.prompt_tokens ? (double)info.unobserved_tokens / (double)info.prompt_tokens
+                                            : NAN);
+        add_alarms(admin, out, target);
+        text_add(out, "}", 1);
+}
+
+void admin_list_replicas(struct admin *admin, struct net_exchange *exchange)
+{
+        struct fleet_snapshot *fleet = fleet_snapshot(admin->options.proxy->fleet);
+        struct text json = {0};
+
+        text_adds(&json, "[");
+        for (size_t i = 0; i < fleet->count && !json.failed; i++)
+                add_replica(admin, &json, fleet->targets[i]);
+        text_adds(&json, "]");
+        fleet_snapshot_unref(fleet);
+        admin_respond_json(exchange, 200, &json);
+}
+
+/* A member of the posted object becomes a key of the replica's description, whatever JSON type it has. */
+static bool set_key(struct replica_spec *spec, yyjson_val *key, yyjson_val *value, char *why, size_t why_size)
+{
+        struct kvr_slice name = {yyjson_get_str(key), yyjson_get_len(key)}, text;
+        char number[32];
+
+        if (yyjson_is_str(value)) {
+                text = (struct kvr_slice){yyjson_get_str(value), yyjson_get_len(value)};
+        } else if (yyjson_is_uint(value)) {
+                snprintf(number, sizeof number, "%llu", (unsigned long long)yyjson_get_uint(value));
+                text = (struct kvr_slice){number, strlen(number)};
+        } else {
+                snprintf(why, why_size, "%.*s: a string or a whole number is needed", (int)name.len,
+                         name.data);
+                return false;
+        }
+        if (name.len == 3 && memcmp(name.data, "url", 3) == 0)
+                return replica_spec_set_url(spec, text, why, why_size);
+        return replica_spec_set(spec, name, text, why, why_size);
+}
+
+static bool read_spec(struct kvr_slice body, struct replica_spec *spec, char *why, size_t why_size)
+{
+        yyjson_doc *doc = yyjson_read(body.data ? body.data : "", body.len, 0);
+        yyjson_val *root = doc ? yyjson_doc_get_root(doc) : NULL, *key;
+        yyjson_obj_iter iter;
+        bool fine = yyjson_is_obj(root) && yyjson_obj_get(root, "url");
+
+        if (!fine)
+                snprintf(why, why_size, "a JSON object with \"url\" is needed");
+        else
+                yyjson_obj_iter_init(root, &iter);
+        while (fine && (key = yyjson_obj_iter_next(&iter)))
+                fine = set_key(spec, key, yyjson_obj_iter_get_val(key), why, why_size);
+        yyjson_doc_free(doc);
+        return fine && replica_spec_finish(spec, why, why_size);
+}
+
+void admin_add_replica(struct admin *admin, struct net_exchange *exchange)
+{
+        struct proxy *proxy = admin->options.proxy;
+        const struct router_config *config = atomic_load(&proxy->config);
+        struct replica_spec spec;
+        struct kvr_error err = {0};
+        char why[256] = "";
+        struct text json = {0};
+
+        replica_spec_init(&spec);
+        if (!read_spec(net_exchange_body(exchange), &spec, why, sizeof why)) {
+                admin_respond_error(exchange, 400, "invalid_request", why);
+        } else {
+                enum kvr_status status = fleet_add(proxy->fleet, &spec, config_replica_auth(config, &spec),
+                                                   config_replica_key(config, &spec), &err);
+
+                if (status == KVR_OK) {
+                        text_adds(&json, "{\"name\":\"");
+                        text_add_json(&json, (struct kvr_slice){spec.name, strlen(spec.name)});
+                        text_adds(&json, "\",\"state\":\"starting\"}");
+                        log_say(proxy->log, LOG_INFO, NULL, "replica %s: added by the admin API", spec.name);
+                        admin_respond_json(exchange, 201, &json);
+                } else {
+                        admin_respond_error(exchange,
+                                            status == KVR_E_EXISTS  ? 409
+                                            : status == KVR_E_NOMEM ? 503
+                                                                    : 400,
+                                            kvr_status_name(status), err.message);
+                }
+        }
+        replica_spec_fini(&spec);
+}
+
+void admin_remove_replica(struct admin *admin, struct net_exchange *exchange, struct kvr_slice name)
+{
+        struct proxy *proxy = admin->options.proxy;
+        char text[KVR_NAME_MAX];
+
+        snprintf(text, sizeof text, "%.*s", (int)name.len, name.data);
+        if (name.len >= sizeof text || !fleet_remove(proxy->fleet, text)) {
+                admin_respond_error(exchange, 404, "not_found", "no replica has this name");
+                return;
+        }
+        log_say(proxy->log, LOG_INFO, NULL, "replica %s: removed by the admin API, its running answers end",
+                text);
+        net_respond(exchange, 200, "application/json", "", KVR_SLICE("{\"removed\":true}"));
+}
+
+/* POST /kvroute/replicas/NAME/drain, and /undrain. */
+void admin_drain_replica(struct admin *admin, struct net_exchange *exchange, struct kvr_slice name,
+                         bool draining)
+{
+        struct fleet_snapshot *fleet = fleet_snapshot(admin->options.proxy->fleet);
+        bool found = false;
+
+        for (size_t i = 0; i < fleet->count; i++) {
+                struct target *target = fleet->targets[i];
+
+                if (strlen(target->spec.name) == name.len &&
+                    memcmp(target->spec.name, name.data, name.len) == 0) {
+                        target_drain(admin->options.proxy->fleet, target, draining);
+                        found = true;
+                }
+        }
+        fleet_snapshot_unref(fleet);
+        if (found)
+                net_respond(exchange, 200, "application/json", "",
+                            draining ? KVR_SLICE("{\"draining\":true}") : KVR_SLICE("{\"draining\":false}"));
+        else
+                admin_respond_error(exchange, 404, "not_found", "no replica has this name");
+}

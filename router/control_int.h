@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of the control side share:
+ *
+ *   control.c        the tick, requests to replicas, replicas that come and go
+ *   control_setup.c  which engine a replica runs, its models
+ *   control_health.c health checks, trials, stalls
+ *   control_load.c   what its engine says of its load
+ *   control_watch.c  alarms: what has quietly stopped to work
+ *
+ * Everything here belongs to the control thread.
+ */
+#ifndef KVROUTE_ROUTER_CONTROL_INT_H
+#define KVROUTE_ROUTER_CONTROL_INT_H
+
+#include "control.h"
+#include "engine/detect.h"
+#include "net/client.h"
+#include "proto/text.h"
+#include "watch.h"
+
+#define PROBE_POLL_TIMEOUT_MS 5000
+#define PROBE_GROUPS          4 /* groups of polled pages of one engine */
+
+/* What a request is for; at most one of each per replica runs. */
+enum job {
+        JOB_SETUP,
+        JOB_HEALTH,
+        JOB_LOAD,
+        JOB_TRIAL,
+        JOB_COUNT,
+};
+
+struct probe;
+
+struct probe_job {
+        struct probe *probe;
+        struct net_request *request; /* NULL: idle */
+        uint64_t due_ms;
+        struct text body;
+        char server[64]; /* value of the Server field */
+};
+
+struct probe {
+        struct control *control;
+        struct target *target;
+        struct probe *next;
+        bool gone;
+        struct probe_job jobs[JOB_COUNT];
+        struct engine_detect detect;
+        bool detected, models_read;
+        uint64_t healthy_since_ms; /* of the first good answer */
+        unsigned health_path;
+        /* load */
+        struct engine_load load;
+        uint8_t page[PROBE_GROUPS];    /* index into polls of the one in use, per group */
+        bool group_dead[PROBE_GROUPS]; /* no page of the group works there */
+        unsigned group;                /* being polled in this round */
+        unsigned round;
+        uint64_t poll_start_ns;
+        uint64_t load_at_ns; /* start of the last poll that told the load; 0: none since the engine was found
+                              */
+        bool load_known;
+        char load_error[96];
+        bool suspect;                 /* the running trial decides whether it hangs */
+        bool trial_by_chat;           /* it has no /v1/completions */
+        struct kvr_replica_spec told; /* what the library was told last */
+        struct watch watch;
+};
+
+/* A removed replica whose answers still run. */
+struct leaving {
+        struct target *target;
+        uint64_t due_ms; /* UINT64_MAX: no limit */
+        struct leaving *next;
+};
+
+struct control {
+        struct leaving *leaving;
+        struct control_options options;
+        const struct router_config *config;
+        struct net_client *client;
+        struct fleet_snapshot *fleet;
+        struct probe *probes;
+        struct watch watch;
+        uint64_t watch_due_ms;
+        uv_timer_t tick;
+};
+
+static inline const struct engine_traits *probe_traits(const struct probe *probe)
+{
+        return engine_traits((enum engine_kind)atomic_load(&probe->target->engine));
+}
+
+static inline const char *probe_name(const struct probe *probe)
+{
+        return probe->target->spec.name;
+}
+
+/* ---- control.c ---- */
+/* Sends the request of one job; its answer comes to the function of that job below. body is borrowed. */
+void probe_send(struct probe *probe, enum job number, const char *method, const char *path,
+                struct kvr_slice body, uint32_t timeout_ms, size_t body_max);
+
+/* ---- control_setup.c ---- */
+/* The next question of finding out what it is. */
+void probe_setup(struct probe *probe, uint64_t now_ms);
+void probe_setup_done(struct probe *probe, unsigned status, struct kvr_slice body, uint64_t now_ms);
+/* Tells the library what is configured or known of the cache, if that is news. */
+void probe_tell_library(struct probe *probe);
+
+/* ---- control_health.c ---- */
+void probe_health(struct probe *probe, uint64_t now_ms);
+void probe_health_done(struct probe *probe, enum net_request_error error, unsigned status,
+                       struct kvr_slice body, uint64_t now_ms);
+bool probe_trial_due(struct probe *probe);
+void probe_trial(struct probe *probe);
+void probe_trial_done(struct probe *probe, enum net_request_error error, unsigned status);
+/* Starts a trial where requests wait for too long. */
+void probe_look_for_stall(struct probe *probe);
+
+/* ---- control_load.c ---- */
+/* Begins anew: another engine, or another run of it, is there now. */
+void probe_start_polling(struct probe *probe);
+void probe_load(struct probe *probe, uint64_t now_ms);
+void probe_load_done(struct probe *probe, enum net_request_error error, unsigned status,
+                     struct kvr_slice body, uint64_t now_ms);
+/* Its engine tells its load somewhere, and we ask. */
+bool probe_load_expected(const struct probe *probe);
+
+/* ---- control_watch.c ---- */
+/* Looks at everything, when it is time to. */
+void control_watch(struct control *control, uint64_t now_ms);
+/* The replica is gone, and so are its alarms. */
+void control_watch_drop(struct probe *probe);
+
+#endif

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a replica is: its engine and its models, and what the library is told of it. */
+#include "control_int.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define MODELS_EVERY_MS 10000
+#define SETUP_AGAIN_MS  1000
+
+void probe_tell_library(struct probe *probe)
+{
+        const struct engine_traits *traits = probe_traits(probe);
+        const struct replica_spec *wanted = &probe->target->spec;
+        const struct engine_load *load = &probe->load;
+        struct kvr_replica_spec spec = {
+                .name = wanted->name,
+                .cache = wanted->slots ? KVR_CACHE_SLOTS : traits->cache,
+                .block_tokens = wanted->block_tokens     ? wanted->block_tokens
+                                : load->block_tokens > 0 ? (uint32_t)load->block_tokens
+                                                         : traits->block_tokens_default,
+                .capacity_tokens = wanted->capacity_tokens         ? wanted->capacity_tokens
+                                   : load->sum.capacity_tokens > 0 ? (uint64_t)load->sum.capacity_tokens
+                                                                   : 0,
+                .slots = wanted->slots     ? wanted->slots
+                         : load->slots > 0 ? (uint32_t)load->slots
+                                           : 0,
+                .max_running = wanted->max_running,
+        };
+
+        if (memcmp(&spec, &probe->told, sizeof spec) == 0)
+                return;
+        probe->told = spec;
+        kvr_replica_configure(probe->control->options.fleet->router, probe->target->id, &spec);
+}
+
+static void engine_found(struct probe *probe)
+{
+        struct target *target = probe->target;
+        enum engine_kind kind = target->spec.engine != ENGINE_AUTO ? target->spec.engine : probe->detect.kind;
+        bool news = !probe->detected || atomic_load(&target->engine) != (int)kind;
+
+        probe->detected = true;
+        atomic_store(&target->engine, (int)kind);
+        if (!news)
+                return;
+        log_say(probe->control->options.log, LOG_INFO, NULL, "replica %s: engine %s%s%s", probe_name(probe),
+                engine_kind_name(kind), probe->detect.version[0] ? " " : "", probe->detect.version);
+        probe_start_polling(probe);
+        probe_tell_library(probe);
+}
+
+static void models_found(struct probe *probe, struct kvr_slice body)
+{
+        struct target *target = probe->target;
+        struct engine_models *models = NULL;
+        struct kvr_slice names[ENGINE_MODELS_MAX];
+        struct kvr_error err = {0};
+
+        if (target->spec.model_count) { /* the configuration names them, whatever the engine calls them */
+                probe->models_read = true;
+                return;
+        }
+        if (engine_models_parse(body, &models, &err) != KVR_OK) {
+                log_say(probe->control->options.log, LOG_WARN, probe_name(probe),
+                        "replica %s: its model list cannot be read: %s", probe_name(probe), err.message);
+                return;
+        }
+        probe->models_read = true;
+        for (size_t i = 0; i < models->count; i++)
+                names[i] = models->items[i].id;
+        if (kvr_replica_set_models(probe->control->options.fleet->router, target->id, names, models->count) !=
+            KVR_OK)
+                probe->models_read = false;
+        pthread_mutex_lock(&target->lock);
+        engine_models_free(target->models);
+        target->models = models;
+        pthread_mutex_unlock(&target->lock);
+}
+
+void probe_setup(struct probe *probe, uint64_t now_ms)
+{
+        struct probe_job *job = &probe->jobs[JOB_SETUP];
+        const char *path = probe->detected ? "/v1/models" : engine_detect_next_path(&probe->detect);
+
+        if (!probe->detected && probe->target->spec.engine != ENGINE_AUTO) {
+                engine_found(probe);
+                path = "/v1/models";
+        }
+        if (!path) { /* a detection that failed: begin anew */
+                engine_detect_init(&probe->detect);
+                path = engine_detect_next_path(&probe->detect);
+        }
+        job->due_ms = now_ms + SETUP_AGAIN_MS;
+        probe_send(probe, JOB_SETUP, "GET", path, (struct kvr_slice){NULL, 0}, PROBE_POLL_TIMEOUT_MS,
+                   ENGINE_MODELS_BODY_MAX);
+}
+
+void probe_setup_done(struct probe *probe, unsigned status, struct kvr_slice body, uint64_t now_ms)
+{
+        struct probe_job *job = &probe->jobs[JOB_SETUP];
+        struct kvr_slice server = {job->server, strlen(job->server)};
+
+        if (!probe->detected) {
+                bool model_list = probe->detect.kind == ENGINE_AUTO && status == 200 &&
+                                  strcmp(engine_detect_next_path(&probe->detect), "/v1/models") == 0;
+
+                engine_detect_feed(&probe->detect, status, server, body);
+                if (model_list)
+                        models_found(probe, body);
+                if (probe->detect.kind != ENGINE_AUTO) {
+                        engine_found(probe);
+                        job->due_ms = probe->models_read ? now_ms + MODELS_EVERY_MS : now_ms;
+                } else if (!probe->detect.failed) {
+                        job->due_ms = now_ms; /* the next path at once */
+                }
+                return;
+        }
+        if (status == 200)
+                models_found(probe, body);
+        else if (status && status != 503)
+                probe->models_read = true; /* it has no list: any model may be asked for */
+        job->due_ms = now_ms + (probe->models_read ? MODELS_EVERY_MS : SETUP_AGAIN_MS);
+}

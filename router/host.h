@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the process asks of its operating system: clock, chance, cores, descriptors, its supervisor. Any
+ * thread. */
+#ifndef KVROUTE_ROUTER_HOST_H
+#define KVROUTE_ROUTER_HOST_H
+
+#include "log.h"
+
+/* For struct kvr_env; ctx is not used. */
+uint64_t host_now_ns(void *ctx);
+uint64_t host_random64(void *ctx);
+
+/* "READY=1" and the like to systemd, where that is who started us. */
+void host_notify(const char *message);
+/*
+ * A connection of a client and one to a replica each take a descriptor: asks for as many as we may have.
+ * Returns how many clients there is room for.
+ */
+unsigned host_room_for_connections(struct logger *log, uint64_t connections);
+/* Those this process may run on, which in a container can be fewer than the machine has. */
+unsigned host_cores(void);
+
+#endif

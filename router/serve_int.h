@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of the serve command share:
+ *
+ *   serve.c        start, signals, stop
+ *   serve_reload.c configurations that follow the first
+ *   host.c         what is asked of the operating system on the way
+ */
+#ifndef KVROUTE_ROUTER_SERVE_INT_H
+#define KVROUTE_ROUTER_SERVE_INT_H
+
+#include "admin.h"
+#include "control.h"
+#include "proxy.h"
+
+/* A configuration that was once in force: kept until the end, as any thread may still be reading it. */
+struct kept_config {
+        struct router_config *config;
+        struct kept_config *next;
+};
+
+struct server {
+        int argc;
+        char *const *argv;
+        struct net_loop loop; /* of the control thread, which is the main one */
+        struct kvr_router *router;
+        struct fleet fleet;
+        struct proxy proxy;
+        struct control *control;
+        struct admin *admin;
+        struct kept_config *configs;
+        uv_signal_t term, interrupt, hangup;
+        uv_timer_t drain_timer;
+        unsigned stop_signals;
+        char ready[512];
+};
+
+/* ---- serve.c ---- */
+/* Has all workers look at what is new. */
+void serve_wake(struct server *server);
+
+/* ---- serve_reload.c ---- */
+/* Takes config; false when out of memory. */
+KVR_MUST_USE bool serve_keep_config(struct server *server, struct router_config *config);
+void serve_say_warnings(struct server *server, const struct router_config *config);
+KVR_MUST_USE bool serve_add_replica(struct server *server, const struct router_config *config,
+                                    const struct replica_spec *spec, struct kvr_error *err);
+/* Reads the configuration anew; where it is wrong the old one stays, and it is said why. */
+void serve_reload(struct server *server);
+
+#endif
