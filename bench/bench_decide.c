@@ -86,7 +86,8 @@ static uint64_t request_run(struct bench *bench, const struct kvr_prompt *prompt
         return took + (real_ns() - from);
 }
 
-/* A shared preamble of an eighth, then a session that has grown to `bytes`; `turn` adds a little at the end.
+/*
+ * A shared preamble of an eighth, then a session that has grown to `bytes`; `turn` adds a little at the end.
  */
 static const struct kvr_prompt *session_prompt(struct bench *bench, uint64_t session, uint64_t bytes,
                                                uint64_t turn)

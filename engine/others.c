@@ -4,9 +4,7 @@
 
 #include <string.h>
 
-/* ---- TGI
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- TGI ---- */
 
 static bool parse_tgi_info(struct kvr_slice body, struct engine_load *page)
 {

@@ -76,7 +76,8 @@ const struct engine_traits engine_row_trtllm = {
         .report = ENGINE_REPORT_ALWAYS,
         .report_responses = ENGINE_REPORT_GUESS,
         .health_paths = {"/health"},
-        /* Reading /metrics takes the figures away from whoever else reads it, so the other one comes first.
+        /*
+         * Reading /metrics takes the figures away from whoever else reads it, so the other one comes first.
          */
         .polls = {{"/prometheus/metrics", 0, 1, 4 * 1024 * 1024}, {"/metrics", 0, 1, 16 * 1024 * 1024}},
         .parse_load = parse_load,

@@ -123,7 +123,8 @@ static void read_details(struct usage_tap *tap, yyjson_val *details)
         tap->details_seen = true;
 }
 
-/* Continuous usage tells the cached count in some chunks only: members that are absent leave what was known.
+/*
+ * Continuous usage tells the cached count in some chunks only: members that are absent leave what was known.
  */
 static bool read_usage(struct usage_tap *tap, yyjson_val *usage)
 {
@@ -142,7 +143,8 @@ static bool read_usage(struct usage_tap *tap, yyjson_val *usage)
                 int64_t read = count_of(usage, "cache_read_input_tokens");
                 int64_t creation = count_of(usage, "cache_creation_input_tokens");
 
-                /* The three belong together: the split in message_delta replaces the whole in message_start.
+                /*
+                 * The three belong together: the split in message_delta replaces the whole in message_start.
                  */
                 tap->input = input;
                 tap->cache_read = read;

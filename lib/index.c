@@ -141,7 +141,8 @@ bool kvr__lane_lost(const struct kvr__index *index, uint16_t number, uint64_t ke
         return *ret_sampled && lost && lost[(key >> 40) % LOST_PLACES] == lost_print(key);
 }
 
-/* Notes an evicted key, so that a later answer from cache shows that the engine holds more than we assumed.
+/*
+ * Notes an evicted key, so that a later answer from cache shows that the engine holds more than we assumed.
  */
 static void lost_note(struct kvr__index *index, struct lane *lane, uint64_t key)
 {

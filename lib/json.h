@@ -66,10 +66,11 @@ struct kvr__json {
 };
 
 /*
- * Reads one document; text must live as long as its tokens are used. Fails with
+ * Reads one document; text must live as long as its tokens are used. No recursion; at most 8 bytes of tokens
+ * per 3/2 bytes of text. Fails with
  *     KVR_E_JSON   *ret_offset is where the text stops being JSON
- *     KVR_E_LIMIT  longer than KVR__JSON_LENGTH_MAX, or nested deeper than KVR_JSON_DEPTH_MAX (*ret_offset:
- * where) KVR_E_NOMEM At most 8 bytes of tokens per 3/2 bytes of text. No recursion.
+ *     KVR_E_LIMIT  longer than KVR__JSON_LENGTH_MAX, or nested deeper than KVR_JSON_DEPTH_MAX, at *ret_offset
+ *     KVR_E_NOMEM
  */
 KVR_MUST_USE enum kvr_status kvr__json_read(struct kvr__json *json, struct kvr_slice text,
                                             size_t *ret_offset);

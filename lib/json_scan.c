@@ -9,8 +9,7 @@
 #include <emmintrin.h>
 #endif
 
-/* ---- UTF-8
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- UTF-8 ---- */
 
 /* Length of the valid character at `pos`, 0 if there is none. By the table of well-formed sequences
  * (Unicode 3.9). */
@@ -63,8 +62,7 @@ int kvr__utf8_valid(const unsigned char *data, size_t len)
         return 1;
 }
 
-/* ---- escapes
- * -------------------------------------------------------------------------------------------------- */
+/* ---- escapes ---- */
 
 /* Value of a hexadecimal digit plus one; 0 for other bytes. */
 static const unsigned char hex_values[256] = {
@@ -322,8 +320,7 @@ uint32_t kvr__json_decode(const char *body, uint32_t length, char *ret)
         return rewrite(body, length, ret, put_utf8, 0);
 }
 
-/* ---- the scanner for any machine
- * -------------------------------------------------------------------------------- */
+/* ---- the scanner for any machine ---- */
 
 /* Whether eight bytes are plain ASCII text: no quote, backslash, control character or upper bit. */
 static inline bool is_plain_word(const unsigned char *p)
@@ -372,8 +369,7 @@ struct kvr__scan kvr__scan_portable(const unsigned char *data, uint32_t pos, uin
         return (struct kvr__scan){len, flags | KVR__SCAN_ERROR};
 }
 
-/* ---- choice
- * --------------------------------------------------------------------------------------------------- */
+/* ---- choice ---- */
 
 static const struct kvr__scanner scanners[] = {
         {"portable", kvr__scan_portable},

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The loop of a vector scanner, included once per instruction set by json_scan_x86.c. It takes 64 bytes at a time.
- * Escapes and characters beyond ASCII come so irregularly that a branch on them is foretold wrongly every other
- * time, which costs more than the work. So escapes are always looked at, and UTF-8 from the first character
- * beyond ASCII on until a good while without one has passed. Before each inclusion that file defines
+ * The loop of a vector scanner, included once per instruction set by json_scan_x86.c. It takes 64 bytes at a
+ * time. Escapes and characters beyond ASCII come so irregularly that a branch on them is foretold wrongly
+ * every other time, which costs more than the work. So escapes are always looked at, and UTF-8 from the first
+ * character beyond ASCII on until a good while without one has passed. Before each inclusion that file
+ * defines
  *
  *     SCAN_NAME, SCAN_TARGET
- *     struct SCAN_TABLES, SCAN_TABLES_INIT(tables)      vectors that stay the same
- *     struct SCAN_BLOCK, SCAN_LOAD(block, src)          64 bytes, in registers
- *     SCAN_QUOTES, SCAN_SLASHES(block, tables)          one bit per byte
- *     SCAN_ODD(block, tables)                           the same for bytes that are control characters or not ASCII
- *     SCAN_CONTROLS(block, tables)                      the same for control characters
- *     SCAN_SHORT(block, tables)                         the same for letters of short escapes, but not the quote
+ *     struct SCAN_TABLES, SCAN_TABLES_INIT(tables)   vectors that stay the same
+ *     struct SCAN_BLOCK, SCAN_LOAD(block, src)       64 bytes, in registers
+ *     SCAN_QUOTES, SCAN_SLASHES(block, tables)       one bit per byte
+ *     SCAN_ODD(block, tables)                        of control characters and what is not ASCII
+ *     SCAN_CONTROLS(block, tables)                   of control characters
+ *     SCAN_SHORT(block, tables)                      of letters of short escapes, but not the quote
  *     struct SCAN_UTF8, SCAN_UTF8_BLOCK(state, block, pos), SCAN_UTF8_RESET(state),
  *     SCAN_UTF8_BAD(state, data, start, end)
- *     SCAN_UTF8_BLOCKS                                  how long UTF-8 is checked behind a character beyond ASCII,
- *                                                       at least 1: one may go on in the next block
+ *     SCAN_UTF8_BLOCKS                               how many blocks UTF-8 is checked in behind a character
+ *                                                    beyond ASCII: at least 1, as it may go on there
  */
 
 SCAN_TARGET struct kvr__scan SCAN_NAME(const unsigned char *data, uint32_t pos, uint32_t len) {
@@ -23,7 +24,7 @@ SCAN_TARGET struct kvr__scan SCAN_NAME(const unsigned char *data, uint32_t pos, 
         struct SCAN_TABLES tables;
         uint32_t start = pos, flags = 0;
         uint32_t utf8_blocks = 0; /* how many of the next blocks are checked, whatever they hold */
-        uint64_t carry = 0; /* 1: the block's first byte is escaped by the backslash before it */
+        uint64_t carry = 0;       /* 1: the block's first byte is escaped by the backslash before it */
 
         SCAN_TABLES_INIT(&tables);
         while (len - pos >= 64) {

@@ -70,8 +70,7 @@ static struct kvr__scan scan_tail(const unsigned char *data, uint32_t start, uin
         return scan;
 }
 
-/* ---- SSE2: every x86-64 has it
- * ---------------------------------------------------------------------------------- */
+/* ---- SSE2: every x86-64 has it ---- */
 
 struct sse2_block {
         __m128i v[4];
@@ -165,8 +164,7 @@ static inline int sse2_utf8_bad(const struct sse2_utf8 *state, const unsigned ch
 #define SCAN_UTF8_BLOCKS                       1
 #include "lib/json_scan_loop.h"
 
-/* ---- AVX2
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- AVX2 ---- */
 
 #define AVX2 __attribute__((target("avx2,bmi,bmi2")))
 
@@ -345,8 +343,7 @@ static inline AVX2 int avx2_utf8_bad(const struct avx2_utf8 *state, const unsign
 #define SCAN_UTF8_BLOCKS                       32
 #include "lib/json_scan_loop.h"
 
-/* ---- AVX-512: comparisons give the bits at once
- * ------------------------------------------------------------------ */
+/* ---- AVX-512: comparisons give the bits at once ---- */
 
 #define AVX512 __attribute__((target("avx2,bmi,bmi2,avx512f,avx512bw,avx512vl")))
 

@@ -318,8 +318,7 @@ static void test_tokens_stay_within_their_bound(void **state)
         free_text(&text);
 }
 
-/* ---- the same documents as yyjson
- * ------------------------------------------------------------------------------- */
+/* ---- the same documents as yyjson ---- */
 
 /* What yyjson says of the bytes: 1 they are JSON. A byte order mark is taken off first; yyjson knows none. */
 static int oracle_accepts(const char *bytes, size_t len, yyjson_doc **ret_doc)

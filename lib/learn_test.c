@@ -200,7 +200,8 @@ static double shared_fleet_hits(bool told)
 
                                 uint64_t chance = brain_mix(s * 10 + turn);
 
-                                /* Traffic of its own keeps a router from deciding just as the other one does.
+                                /*
+                                 * Traffic of its own keeps a router from deciding just as the other one does.
                                  */
                                 for (uint64_t own = chance % 3; own > 0; own--) {
                                         struct kvr_request other =

@@ -26,7 +26,7 @@
 #define SEEN_MIN      8    /* requests per replica before demand is measured against less than that */
 #define SPEED_ALIKE   0.15 /* learned speeds that differ by less are no reason to prefer a replica */
 #define SPEED_NOISE_S 0.01 /* nor by less than that over a whole prompt: first tokens jitter as much */
-#define SESSION_NOISE_S                                                                                  \
+#define SESSION_NOISE_S \
         0.005 /* costs that differ by less are equal where a session is known: first tokens jitter by as \
                  much */
 #define ALIKE_TOKENS  16  /* so many tokens do not make a match longer */

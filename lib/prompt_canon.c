@@ -148,8 +148,7 @@ void kvr__canon_value(struct kvr_parser *parser, uint32_t token, bool digest)
                 put_scalar(parser, token, digest);
 }
 
-/* ---- sorted
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- sorted ---- */
 
 struct member {
         struct kvr_slice key; /* canonical */
@@ -183,7 +182,8 @@ static bool is_before(const struct kvr_slice *a, const struct kvr_slice *b)
         return order ? order < 0 : a->len < b->len;
 }
 
-/* The members in the order to write them, without the skipped. Returns how many; all fit in KVR__SORTED_MAX.
+/*
+ * The members in the order to write them, without the skipped. Returns how many; all fit in KVR__SORTED_MAX.
  */
 static uint32_t sort_members(struct kvr_parser *parser, uint32_t object, const struct kvr__canon_rule *rule,
                              struct member *members)

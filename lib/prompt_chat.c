@@ -4,8 +4,7 @@
 
 #include <string.h>
 
-/* ---- content
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- content ---- */
 
 enum part_member { PART_TYPE, PART_TEXT, PART_CONTENT, PART_MEMBERS };
 static const struct kvr__name part_names[PART_MEMBERS] = {
@@ -124,8 +123,7 @@ enum kvr_status kvr__content_write(struct kvr_parser *parser, uint32_t token, co
         return KVR_OK;
 }
 
-/* ---- messages
- * --------------------------------------------------------------------------------------------------- */
+/* ---- messages ---- */
 
 enum message_member {
         ROLE,

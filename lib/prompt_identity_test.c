@@ -537,7 +537,8 @@ static void test_texts_and_ids(void **state)
         check_groups(texts, COUNT(texts));
 }
 
-/* The same text by the three paths that generate from plain text is one prompt; other forms are worlds apart.
+/*
+ * The same text by the three paths that generate from plain text is one prompt; other forms are worlds apart.
  */
 static void test_request_forms(void **state)
 {

@@ -23,8 +23,7 @@ static int teardown(void **state)
         return 0;
 }
 
-/* ---- the rules once more, as simple as can be
- * ------------------------------------------------------------------- */
+/* ---- the rules once more, as simple as can be ---- */
 
 struct slow {
         uint64_t chain;
@@ -137,8 +136,7 @@ static void put_prose(struct text *text, size_t len, uint64_t *rng)
                 put_string(text, bits[chance(rng) % 8]);
 }
 
-/* ---- tests
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- tests ---- */
 
 static void test_chat_by_the_rules(void **state)
 {

@@ -4,9 +4,9 @@
  * prompt. A body that begins like earlier ones is read from where it may differ; before that it is only
  * hashed, which costs a fifth of reading.
  *
- *     body      |======4K======6K======8K=====10K=....             checkpoints: fixed places in the bytes
- *     digests        d0       d1       d2      d3                  of all bytes before, 128 bits, under the
- * seed entry                            tokens | points             of what lies before the checkpoint
+ *     body      |======4K======6K======8K=====10K=....     checkpoints: fixed places in the bytes
+ *     digests         d0       d1      d2     d3           of all bytes before, 128 bits, under the seed
+ *     entry                            tokens, points      of what lies before the checkpoint
  *
  * An entry is made when a digest is met the second time. It holds the JSON tokens up to the last value that
  * begins before the checkpoint and, for chats, the stream behind the last message that ends there. Going on
@@ -27,15 +27,13 @@
 #define KVR__RECALL_RING_BYTES  (8u << 20)
 #define KVR__RECALL_ENTRY_BYTES (128u << 10) /* an entry that would be larger is not made */
 #define KVR__RECALL_FIRST       4096u        /* first checkpoint */
-#define KVR__RECALL_STEP_MIN                                                                               \
-        2048u                     /* between checkpoints, from 8 KB on a quarter of the power of two below \
-                                   */
-#define KVR__RECALL_REST    1024u /* a checkpoint with less than this behind it is not worth having */
-#define KVR__RECALL_SETS    512u
-#define KVR__RECALL_WAYS    4u
-#define KVR__RECALL_SEEN    4096u /* digests met once that are remembered */
-#define KVR__RECALL_NEW_MAX 16u   /* checkpoints of one body that may become entries at once */
-#define KVR__RECALL_AHEAD   2u    /* digests behind the last known one that are noted per body */
+#define KVR__RECALL_STEP_MIN    2048u /* to the next; from 8 KB on a quarter of the power of two below */
+#define KVR__RECALL_REST        1024u /* with less than this behind it a checkpoint is not worth having */
+#define KVR__RECALL_SETS        512u
+#define KVR__RECALL_WAYS        4u
+#define KVR__RECALL_SEEN        4096u /* digests met once that are remembered */
+#define KVR__RECALL_NEW_MAX     16u   /* checkpoints of one body that may become entries at once */
+#define KVR__RECALL_AHEAD       2u    /* digests behind the last known one that are noted per body */
 
 /* How far the messages were written. */
 struct kvr__recall_chat {

@@ -13,7 +13,8 @@ static const struct kvr__name item_names[ITEM_MEMBERS] = {
 static enum kvr_status put_item(struct kvr_parser *parser, uint32_t token, const uint32_t *member,
                                 const struct kvr__path *path)
 {
-        /* Ids of items are the server's bookkeeping; the ids that tie calls and outputs together are call_id.
+        /*
+         * Ids of items are the server's bookkeeping; the ids that tie calls and outputs together are call_id.
          */
         static const struct kvr__canon_rule item = {.skip = {"id", "status", "output"}};
         static const struct kvr__canon_rule reference = {.skip = {"status"}};

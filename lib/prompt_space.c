@@ -23,7 +23,8 @@ static void put_text(struct kvr_parser *parser, struct space *space, enum part p
         space->numbers[part * 3 + 2] = digest.high;
 }
 
-/* A field that is a string, or (SGLang's batches) a list with one for each prompt, of which the first counts.
+/*
+ * A field that is a string, or (SGLang's batches) a list with one for each prompt, of which the first counts.
  */
 static enum kvr_status put_field(struct kvr_parser *parser, struct space *space, enum part part,
                                  enum kvr__field field)

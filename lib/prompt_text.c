@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prompts that are text or token ids: completions, embeddings, llama.cpp's /completion, SGLang's /generate.
+/*
+ * Prompts that are text or token ids: completions, embeddings, llama.cpp's /completion, SGLang's /generate.
  */
 #include "lib/prompt_canon.h"
 
@@ -62,7 +63,8 @@ static bool read_id(const struct kvr__json *json, uint32_t token, uint32_t *ret)
         return id <= UINT32_MAX;
 }
 
-/* read_id for up to eight digits with eight bytes to read: without a loop, as lengths change from id to id.
+/*
+ * read_id for up to eight digits with eight bytes to read: without a loop, as lengths change from id to id.
  */
 static inline bool read_short_id(const char *text, uint32_t len, uint32_t *ret)
 {

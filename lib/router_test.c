@@ -506,7 +506,8 @@ static struct kvr_decision serve_body(struct kvr_parser *parser, const char *bod
         return decision;
 }
 
-/* The points of a first turn, its end included, are points of the second, and the answer comes back with it.
+/*
+ * The points of a first turn, its end included, are points of the second, and the answer comes back with it.
  */
 static void turns_of_a_conversation_meet(void **state)
 {

@@ -80,7 +80,8 @@ static double tokens_of(const struct kvr__slots_ask *ask, uint32_t points)
         return points ? (double)ask->points[points - 1].end * ask->tokens_per_unit : 0;
 }
 
-/* Tokens of a sequence that a prompt with so many common points finds: the answer too if it goes on after it.
+/*
+ * Tokens of a sequence that a prompt with so many common points finds: the answer too if it goes on after it.
  */
 static double usable_tokens(const struct sequence *sequence, const struct kvr__slots_ask *ask,
                             uint32_t common)
@@ -265,7 +266,8 @@ static void spare_keep(struct kvr__slots *slots, struct sequence *spare)
         slots->saved[slots->saved_count] = *spare;
 }
 
-/* The saved sequence that serves the prompt better than what the slot has (`have` points of `held`), or none.
+/*
+ * The saved sequence that serves the prompt better than what the slot has (`have` points of `held`), or none.
  */
 static uint32_t saved_best(const struct kvr__slots *slots, const struct kvr__slots_ask *ask, uint32_t have,
                            double keep, uint32_t *ret_common)

@@ -80,7 +80,8 @@ static inline uint64_t net_now_ms(const struct net_loop *loop)
         return uv_now(&loop->uv);
 }
 
-/* Connects; result by ops->on_connect, never from inside this call. NULL when out of memory or descriptors.
+/*
+ * Connects; result by ops->on_connect, never from inside this call. NULL when out of memory or descriptors.
  */
 KVR_MUST_USE struct net_conn *net_connect(struct net_loop *loop, const struct sockaddr *addr,
                                           const struct net_ops *ops, void *owner);

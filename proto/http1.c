@@ -237,7 +237,8 @@ static bool has_bare_lf(const char *buf, size_t len)
         return false;
 }
 
-/* A server of another protocol says something short and then waits: its first bytes tell, no head ever will.
+/*
+ * A server of another protocol says something short and then waits: its first bytes tell, no head ever will.
  */
 static bool may_be_response(const char *buf, size_t len)
 {

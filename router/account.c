@@ -75,8 +75,7 @@ void exchange_settle(struct exchange *exchange, enum kvr_end end)
                 settle(exchange, end, &usage, NULL);
 }
 
-/* ---- access log
- * --------------------------------------------------------------------------------------------------- */
+/* ---- access log ---- */
 
 static void add_string(struct text *out, const char *key, struct kvr_slice value)
 {
@@ -158,8 +157,7 @@ static void log_access(struct exchange *exchange, enum kvr_end end, const struct
                         strerror(errno));
 }
 
-/* ---- metrics
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- metrics ---- */
 
 static struct kvr_slice status_label(unsigned status, char code[3])
 {
@@ -257,8 +255,7 @@ static void count_exchange(struct exchange *exchange, enum kvr_end end, const st
         }
 }
 
-/* ---- the end
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- the end ---- */
 
 static void judge_replica(struct exchange *exchange, enum kvr_end end)
 {

@@ -10,8 +10,7 @@
 #define IDLE_MS  60000
 #define HEAD_MS  10000
 
-/* ---- JSON helpers
- * ------------------------------------------------------------------------------------------------- */
+/* ---- JSON helpers ---- */
 
 void admin_add_number(struct text *out, const char *key, double value)
 {
@@ -49,8 +48,7 @@ void admin_respond_error(struct net_exchange *exchange, unsigned status, const c
         admin_respond_json(exchange, status, &json);
 }
 
-/* ---- dispatch
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- dispatch ---- */
 
 static bool is(struct kvr_slice slice, const char *text)
 {

@@ -68,9 +68,7 @@ void client_accept(struct worker *worker, struct net_conn *conn)
         net_read_start(conn);
 }
 
-/* ---- head
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- head ---- */
 
 static bool id_is_fine(struct kvr_slice id)
 {
@@ -96,7 +94,8 @@ static void make_request_id(struct exchange *exchange, const struct http1_head *
                 exchange->request_id[field->value.len] = '\0';
                 return;
         }
-        /* "req-<prefix>-<number>" without printf, which would cost a tenth of what a small request does here.
+        /*
+         * "req-<prefix>-<number>" without printf, which would cost a tenth of what a small request does here.
          */
         at = exchange->request_id;
         memcpy(at, "req-", 4);
@@ -330,9 +329,7 @@ void client_refuse_draining(struct client *client)
         reply_error(client->exchange, 503, "draining", "the router is shutting down", 1);
 }
 
-/* ---- body
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- body ---- */
 
 /* Makes room for `more` bytes of body within the budget of all bodies; once that failed it stays so. */
 static bool body_room(struct exchange *exchange, size_t more)
@@ -392,7 +389,8 @@ static void on_body_span(void *ctx, const char *data, size_t len)
                 text_add(&exchange->body, data, len);
 }
 
-/* Takes bytes of a chunked body; returns how many belonged to it, -1 when the exchange ended with an error.
+/*
+ * Takes bytes of a chunked body; returns how many belonged to it, -1 when the exchange ended with an error.
  */
 static ssize_t chunked_body(struct exchange *exchange, const char *data, size_t len)
 {
@@ -498,7 +496,8 @@ static void request_begin(struct client *client, struct http1_parser *parser, bo
         net_deadline_disarm(&client->deadline);
         exchange->client = client;
         exchange->start_ns = uv_hrtime();
-        /* What is answered without its body leaves the body unread, so the connection cannot be used again.
+        /*
+         * What is answered without its body leaves the body unread, so the connection cannot be used again.
          */
         client->linger = head->chunked || head->content_length > 0;
         if (!keep_head(exchange, head)) {
@@ -657,8 +656,7 @@ void client_answered(struct client *client, bool keep_alive)
                 client_run(client, NULL, 0);
 }
 
-/* ---- events
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- events ---- */
 
 static void on_data(struct net_conn *conn, char *data, size_t len)
 {

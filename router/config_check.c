@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The configuration as a whole: what only all of it together can tell, questions to it, and `kvroute check`.
+/*
+ * The configuration as a whole: what only all of it together can tell, questions to it, and `kvroute check`.
  */
 #include <stdio.h>
 #include <stdlib.h>

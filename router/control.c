@@ -7,8 +7,7 @@
 
 #define TICK_MS 20
 
-/* ---- requests
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- requests ---- */
 
 static void job_done(void *ctx, enum net_request_error error, unsigned status, struct kvr_slice body);
 
@@ -49,8 +48,7 @@ void probe_send(struct probe *probe, enum job number, const char *method, const 
         job->request = net_request_send(probe->control->client, &spec);
 }
 
-/* ---- the tick
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- the tick ---- */
 
 static void job_done(void *ctx, enum net_request_error error, unsigned status, struct kvr_slice body)
 {

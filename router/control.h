@@ -62,7 +62,8 @@ struct control_alarm {
         uint64_t since_ns;
         char text[CONTROL_ALARM_TEXT]; /* what is wrong, why that may be, what to do */
 };
-/* Calls each() for the raised alarms of one replica, or of the fleet and all replicas where target is NULL.
+/*
+ * Calls each() for the raised alarms of one replica, or of the fleet and all replicas where target is NULL.
  */
 void control_alarms(const struct control *control, const struct target *target,
                     void (*each)(void *ctx, const struct control_alarm *alarm), void *ctx);

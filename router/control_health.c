@@ -9,8 +9,7 @@
 #define TRIAL_TIMEOUT_MS 10000 /* for one token */
 #define MS               ((uint64_t)1000000)
 
-/* ---- health
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- health ---- */
 
 static void count_probe(struct probe *probe, const char *result)
 {
@@ -93,8 +92,7 @@ void probe_health_done(struct probe *probe, enum net_request_error error, unsign
                 "replica %s: health check of %s failed: %s", probe_name(probe), probe->target->url, why);
 }
 
-/* ---- trials and stalls
- * -------------------------------------------------------------------------------------------- */
+/* ---- trials and stalls ---- */
 
 /*
  * One token from a replica whose requests failed or that seems to hang: only an answer proves that it

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decoding of compressed request bodies, for routing: bounded in what it writes, whatever the input claims.
+/*
+ * Decoding of compressed request bodies, for routing: bounded in what it writes, whatever the input claims.
  */
 #ifndef KVROUTE_ROUTER_DECODE_H
 #define KVROUTE_ROUTER_DECODE_H

@@ -26,7 +26,8 @@ bool identify_decode(struct exchange *exchange);
  */
 KVR_MUST_USE enum kvr_status identify(struct exchange *exchange, struct kvr_prompt *ret, bool *ret_keyed,
                                       struct kvr_error *err);
-/* The prompt once more, for a retry or a queued request: reading it again costs less than keeping it for all.
+/*
+ * The prompt once more, for a retry or a queued request: reading it again costs less than keeping it for all.
  */
 KVR_MUST_USE enum kvr_status identify_again(struct exchange *exchange, struct kvr_prompt *ret,
                                             struct kvr_error *err);

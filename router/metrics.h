@@ -79,7 +79,8 @@ void metrics_observe(struct metrics *metrics, unsigned thread, metrics_series_id
  * thread. */
 void metrics_set(struct metrics *metrics, metrics_series_id series, double value);
 
-/* Takes all gauges out whose label `replica` has this value (a removed replica). Counters stay. Any thread.
+/*
+ * Takes all gauges out whose label `replica` has this value (a removed replica). Counters stay. Any thread.
  */
 void metrics_drop_replica(struct metrics *metrics, struct kvr_slice replica);
 

@@ -160,7 +160,8 @@ enum framing {
         FRAME_CLOSE, /* to an HTTP/1.0 client: until the end of the connection */
 };
 
-/* Bytes [at, at + remove) of the body are replaced by a piece of edit_text. The body itself is never touched.
+/*
+ * Bytes [at, at + remove) of the body are replaced by a piece of edit_text. The body itself is never touched.
  */
 #define BODY_EDITS_MAX 3
 struct body_edit {

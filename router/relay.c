@@ -20,8 +20,7 @@
 
 #define RETRY_AFTER_MAX_S 3600 /* a replica's wish beyond that is cut */
 
-/* ---- writing to the client
- * ---------------------------------------------------------------------------------------- */
+/* ---- writing to the client ---- */
 
 void relay_arm_heartbeat(struct exchange *exchange)
 {
@@ -29,7 +28,8 @@ void relay_arm_heartbeat(struct exchange *exchange)
                 net_deadline_arm(&exchange->worker->deadlines, &exchange->heartbeat, DEADLINE_HEARTBEAT);
 }
 
-/* The client does not take more for now: stop reading the replica, and do not wait for the client for ever.
+/*
+ * The client does not take more for now: stop reading the replica, and do not wait for the client for ever.
  */
 static void wait_for_client(struct exchange *exchange)
 {
@@ -111,9 +111,7 @@ bool relay_probe_client(struct exchange *exchange)
         return net_write(exchange->client->conn, &buf, 1) == 0;
 }
 
-/* ---- head
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- head ---- */
 
 void relay_own_fields(struct exchange *exchange, struct text *head)
 {
@@ -346,9 +344,7 @@ static bool take_head(struct exchange *exchange, const struct http1_head *head)
         return true;
 }
 
-/* ---- body
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- body ---- */
 
 /* An error the client caused would meet the same answer elsewhere. */
 static bool is_clients_fault(struct kvr_slice data)
@@ -515,7 +511,8 @@ static void on_span(void *ctx, const char *data, size_t len)
         span->len += len;
 }
 
-/* The answer broke after the client saw a part of it: cut the connection, so that nobody takes it for whole.
+/*
+ * The answer broke after the client saw a part of it: cut the connection, so that nobody takes it for whole.
  */
 static void broken(struct exchange *exchange, enum failure failure)
 {
@@ -613,8 +610,7 @@ static void head_bytes(struct exchange *exchange, char *data, size_t len)
         body_bytes(exchange, data + used, len - used);
 }
 
-/* ---- events of the connection to the replica
- * ---------------------------------------------------------------------- */
+/* ---- events of the connection to the replica ---- */
 
 static void on_connect(struct net_conn *conn, int error)
 {

@@ -120,9 +120,7 @@ bool replica_spec_equal(const struct replica_spec *a, const struct replica_spec 
         return true;
 }
 
-/* ---- URL
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- URL ---- */
 
 static bool parse_port(struct kvr_slice text, uint16_t *ret)
 {

@@ -177,8 +177,7 @@ void reply_bad_head(struct client *client, unsigned status, const char *code, co
         text_free(&out);
 }
 
-/* ---- local answers
- * ------------------------------------------------------------------------------------------------ */
+/* ---- local answers ---- */
 
 static bool path_is(const struct exchange *exchange, const char *path)
 {

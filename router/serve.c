@@ -65,8 +65,7 @@ static void on_hangup(uv_signal_t *handle, int number)
         serve_reload(handle->data);
 }
 
-/* ---- stopping
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- stopping ---- */
 
 static void on_drain_over(uv_timer_t *timer)
 {
@@ -106,8 +105,7 @@ static void on_wake(struct net_loop *loop)
                 uv_stop(&loop->uv);
 }
 
-/* ---- starting
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- starting ---- */
 
 static int fail(const char *what, const char *why)
 {

@@ -26,8 +26,7 @@ struct target {
         struct sockaddr_storage addr;
         enum replica_auth auth; /* never AUTO */
         char *key;              /* with REPLICA_AUTH_REPLACE, and for probes; NULL: none */
-        /* ---------------------------------------------------------------------------------------------------------
-         */
+        /* ---- may change while it is in use ---- */
         atomic_int engine;          /* enum engine_kind: as configured, else as detected */
         atomic_bool reports_cached; /* its answers are known to tell cached tokens */
         atomic_uint refs;

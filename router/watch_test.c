@@ -40,7 +40,8 @@ static void fleet_look(struct fleet *f)
         }
 }
 
-/* One second with ten prompts of 1000 tokens, of which `found` matched; all report, on average, `hit` tokens.
+/*
+ * One second with ten prompts of 1000 tokens, of which `found` matched; all report, on average, `hit` tokens.
  */
 static void fleet_second(struct fleet *f, unsigned found, unsigned hit)
 {
@@ -113,7 +114,8 @@ static void an_idle_fleet_raises_nothing_and_keeps_what_it_has(void **state)
         assert_int_equal(f.cleared, 0);
 }
 
-/* A router that starts before warm engines: conversations are strangers once, and known at their second turn.
+/*
+ * A router that starts before warm engines: conversations are strangers once, and known at their second turn.
  */
 static void a_cold_start_raises_nothing(void **state)
 {

@@ -12,9 +12,7 @@
 #define LINGER_MS     2000         /* for the last bytes of a connection that is to be closed */
 #define PROBE_IDLE_MS 500          /* idle for longer, a connection may be closed at this very moment */
 
-/* ---- pool
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- pool ---- */
 
 static struct upstream *bucket_of(struct worker *worker, const struct target *target)
 {
@@ -126,8 +124,7 @@ static void on_pool_deadline(struct net_deadline *deadline)
         upstream_close((struct upstream *)((char *)deadline - offsetof(struct upstream, deadline)));
 }
 
-/* ---- exchanges
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- exchanges ---- */
 
 struct exchange *exchange_new(struct worker *worker)
 {
@@ -216,8 +213,7 @@ static void exchanges_destroy(struct worker *worker)
         }
 }
 
-/* ---- thread
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- thread ---- */
 
 static void set_limits(struct worker *worker)
 {

@@ -53,7 +53,8 @@ enum kvr_api {
         KVR_API_SGLANG,      /* /generate of SGLang */
 };
 
-/* The form a request path (without query) stands for. "/chat/completions" and the like without /v1 count too.
+/*
+ * The form a request path (without query) stands for. "/chat/completions" and the like without /v1 count too.
  */
 KVR_PUBLIC enum kvr_api kvr_api_of_path(struct kvr_slice path);
 KVR_PUBLIC const char *kvr_api_name(enum kvr_api api);
@@ -113,9 +114,9 @@ struct kvr_prompt_options {
 
 /*
  * A parser owns reusable memory; after a few requests it allocates no more. Owner thread only; make one per
- * thread. Its memory is bounded by a small multiple of the largest body it was given, and 8 MiB of what it has
- * read: where a body begins like earlier ones, that part is hashed and not read again. What comes out does not
- * depend on it.
+ * thread. Its memory is bounded by a small multiple of the largest body it was given, and 8 MiB of what it
+ * has read: where a body begins like earlier ones, that part is hashed and not read again. What comes out
+ * does not depend on it.
  */
 struct kvr_parser;
 
