@@ -401,6 +401,7 @@ static void book(struct kvr_router *router, struct kvr__query *query, const stru
         }
         if (replica->slots)
                 kvr__slots_enter(replica, ticket);
+        kvr__ledger_ticket_book(router, query, choice, ticket);
 }
 
 /* ---- entry points ---- */
@@ -473,8 +474,10 @@ enum kvr_status kvr_decide(struct kvr_router *router, const struct kvr_request *
                 kvr__tickets_give(&router->tickets, ticket);
         }
         kvr__router_unlock(router);
-        if (choice.status == KVR_OK)
+        if (choice.status == KVR_OK) {
+                kvr__ledger_ticket_enter(&query, ticket);
                 return KVR_OK;
+        }
         if (choice.status == KVR_E_BUSY)
                 ret_decision->retry_after_ns = choice.retry_after_ns;
         return refuse(choice.status, err);

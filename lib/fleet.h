@@ -35,7 +35,8 @@ struct kvr__replica {
         enum kvr_state state;
         enum kvr_cache_kind cache;
         bool removed;
-        uint32_t place; /* in the fleet's table */
+        uint32_t place;       /* in the fleet's table */
+        uint16_t ledger_slot; /* its number in the router's ledger */
         uint32_t block_tokens, max_running;
         uint64_t *models; /* hashes, sorted; NULL: any */
         uint32_t model_count;

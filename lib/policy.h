@@ -66,13 +66,18 @@ struct kvr__policy {
 
 /* The number that a replica draws for a key; the highest one wins. Replicas that come and go move only their
  * own keys. */
-static inline uint64_t kvr__draw(uint64_t key, const struct kvr__replica *replica)
+static inline uint64_t kvr__draw_of(uint64_t key, uint64_t name_hash)
 {
-        uint64_t x = key ^ replica->name_hash;
+        uint64_t x = key ^ name_hash;
 
         x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ULL;
         x = (x ^ x >> 27) * 0x94d049bb133111ebULL;
         return x ^ x >> 31;
+}
+
+static inline uint64_t kvr__draw(uint64_t key, const struct kvr__replica *replica)
+{
+        return kvr__draw_of(key, replica->name_hash);
 }
 
 const struct kvr__policy *kvr__policy_find(const char *name);

@@ -253,6 +253,8 @@ static enum kvr_status replica_enter(struct kvr_router *router, struct kvr__repl
 
         if (status != KVR_OK)
                 kvr__lane_close(router->index, replica->lane);
+        else
+                kvr__ledger_fleet_add(router, replica);
         return status;
 }
 
@@ -321,6 +323,7 @@ void kvr__router_forget(struct kvr_router *router, struct kvr__replica *replica)
 
 static void replica_leave(struct kvr_router *router, struct kvr__replica *replica)
 {
+        kvr__ledger_fleet_remove(router, replica);
         kvr__lane_close(router->index, replica->lane);
         replica->lane = KVR__NO_LANE;
         replica->epoch++;

@@ -12,6 +12,7 @@
 
 #include "fleet.h"
 #include "index.h"
+#include "ledger_int.h"
 #include "models.h"
 #include "owners.h"
 #include "policy.h"
@@ -36,8 +37,10 @@ struct kvr_router {
         struct kvr__owners sessions, responses;
         struct kvr__tickets tickets;
         uint16_t mark;
-        double home_yield; /* see struct kvr__view */
-        double surprises;  /* hits on what was never sent there, faded */
+        double home_yield;         /* see struct kvr__view */
+        double surprises;          /* hits on what was never sent there, faded */
+        struct kvr_ledger *ledger; /* the host's; NULL: none */
+        uint64_t ledger_turn;      /* decisions that were booked for it */
 
         uint64_t lookups, lookups_without_match;
         struct kvr_reason_account accounts[KVR__REASONS];

@@ -31,11 +31,11 @@
 
 /* ---- first token ---- */
 
-static void speed_learn(struct kvr_ticket *ticket, double uncached)
+static void speed_learn(struct kvr_ticket *ticket, double uncached, double cached)
 {
         struct kvr__model *model = kvr__models_get(&ticket->router->models, ticket->model);
 
-        kvr__speed_learn(&model->curve, &ticket->replica->speed, uncached, ticket->busy_s);
+        kvr__speed_learn(&model->curve, &ticket->replica->speed, uncached, cached, ticket->busy_s);
         ticket->replica->model = ticket->model;
 }
 
@@ -48,7 +48,7 @@ static void first_token(struct kvr_ticket *ticket, uint64_t now_ns)
         /* Where hits are told, the speed is better learned at settlement from what was really computed. */
         if (ticket->prompt_tokens &&
             (!replica->tells_cached || replica->speed.samples < SPEED_SAMPLES_EAGER)) {
-                speed_learn(ticket, ticket->prompt_tokens - ticket->match_tokens);
+                speed_learn(ticket, ticket->prompt_tokens - ticket->match_tokens, ticket->match_tokens);
                 ticket->learned = true;
         }
 }
@@ -361,7 +361,7 @@ static void speed_settle(struct kvr_ticket *ticket, const struct result *result)
         double cached = result->cached >= 0 ? result->cached : ticket->match_tokens;
 
         if (ticket->first_token && !ticket->learned && result->prompt > 0)
-                speed_learn(ticket, result->prompt - cached);
+                speed_learn(ticket, result->prompt - cached, cached);
 }
 
 static void account(struct kvr_router *router, const struct kvr_ticket *ticket, const struct result *result)
@@ -411,7 +411,7 @@ static void settlement_fill(const struct kvr_ticket *ticket, const struct result
 }
 
 static void settle(struct kvr_router *router, struct kvr_ticket *ticket, const struct result *result,
-                   uint64_t response, struct kvr_settlement *ret)
+                   uint64_t response, struct kvr_settlement *ret, struct kvr__ledger_entry *entry)
 {
         struct kvr__replica *replica = ticket->replica;
         const struct kvr_outcome *outcome = result->outcome;
@@ -434,6 +434,9 @@ static void settle(struct kvr_router *router, struct kvr_ticket *ticket, const s
                 kvr__owners_put(&router->responses, response, replica->id, result->now_ns);
         if (ret)
                 settlement_fill(ticket, result, ret);
+        if (ticket->ledger)
+                kvr__ledger_entry_fill(router, ticket, result->now_ns, result->computed, result->prompt,
+                                       result->cached, entry);
         kvr__fleet_release(&router->fleet, replica);
 }
 
@@ -448,9 +451,12 @@ void kvr_ticket_settle(struct kvr_ticket *ticket, const struct kvr_outcome *outc
         if (now_ns < ticket->sent_ns)
                 now_ns = ticket->sent_ns;
         struct result result = result_make(ticket, outcome, now_ns);
+        struct kvr__ledger_entry entry;
 
-        settle(router, ticket, &result, response, ret);
+        settle(router, ticket, &result, response, ret, &entry);
         kvr__router_unlock(router);
+        if (ticket->ledger)
+                kvr__ledger_book(&entry);
         kvr__ticket_trim(ticket);
         kvr__router_lock(router);
         kvr__tickets_give(&router->tickets, ticket);

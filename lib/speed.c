@@ -2,91 +2,179 @@
 #include "speed.h"
 
 #include <math.h>
+#include <string.h>
+
+#define TERMS    KVR__SPEED_TERMS
+#define UNCACHED 0
+#define CACHED   1
+#define PRODUCT  2
 
 #define TOKENS_MIN 16 /* what fewer tokens take says nothing */
 #define CURVE_KEEP (1 - 1.0 / 512)
-#define SPEED_KEEP (1 - 1.0 / 64)
-#define SETTLED    8    /* samples after which outliers are bounded; until then the line counts more */
+#define SPEED_KEEP (1 - 1.0 / 128)
+#define SETTLED    8    /* samples after which outliers are bounded; until then the rule counts more */
 #define OUTLIER    8.0  /* times longer or shorter than expected */
-#define SPREAD_MIN 0.25 /* of sizes, relative to their mean, for a slope to be told from an overhead */
+#define SPREAD_MIN 0.25 /* of a term, relative to its mean, for its slope to be told from an overhead */
+#define RIDGE      0.02 /* added to each variance: terms that rise and fall together share what both explain */
 #define JITTER_S   0.01 /* first tokens come so much earlier or later for no reason */
-#define EVEN_OUT   0.9  /* less than 1, so that line and replicas cannot drift apart together */
+#define EVEN_OUT   0.9  /* less than 1, so that rule and replicas cannot drift apart together */
+#define DOUBT      2.0  /* standard errors within which a replica is like the others */
 #define SLOPE_MIN  0.1  /* of the mean seconds per token: tokens never cost nothing */
 
-struct line {
-        double overhead_s, token_s;
+struct rule {
+        double overhead_s;
+        double slope[TERMS]; /* seconds per unit of each term */
 };
 
-static struct line line_of(const struct kvr__curve *curve)
-{
-        double size = curve->e / curve->n, time = curve->t / curve->n;
-        double spread = curve->ee / curve->n - size * size, both = curve->et / curve->n - size * time;
-        double mean = time / size, slope = mean;
+/* ---- fitting ---- */
 
-        if (spread > SPREAD_MIN * SPREAD_MIN * size * size)
-                slope = both / spread;
-        slope = slope > mean ? mean : slope < SLOPE_MIN * mean ? SLOPE_MIN * mean : slope;
-        return (struct line){time - slope * size, slope};
+/* Solves the symmetric system of the terms in `used` by elimination; positive definite thanks to the ridge. */
+static void solve(const double s[TERMS][TERMS], const double r[TERMS], const bool used[TERMS],
+                  double ret[TERMS])
+{
+        double a[TERMS][TERMS + 1];
+
+        for (int i = 0; i < TERMS; i++) {
+                for (int j = 0; j < TERMS; j++)
+                        a[i][j] = used[i] && used[j] ? s[i][j] : 0;
+                a[i][i] = used[i] ? s[i][i] * (1 + RIDGE) : 1;
+                a[i][TERMS] = used[i] ? r[i] : 0;
+        }
+        for (int k = 0; k < TERMS; k++)
+                for (int i = k + 1; i < TERMS; i++) {
+                        double factor = a[i][k] / a[k][k];
+
+                        for (int j = k; j <= TERMS; j++)
+                                a[i][j] -= factor * a[k][j];
+                }
+        for (int i = TERMS - 1; i >= 0; i--) {
+                ret[i] = a[i][TERMS];
+                for (int j = i + 1; j < TERMS; j++)
+                        ret[i] -= a[i][j] * ret[j];
+                ret[i] /= a[i][i];
+        }
 }
 
-/* How many times longer than the line says a replica takes. */
-static double slowness(const struct kvr__curve *curve, const struct kvr__speed *speed,
-                       const struct line *line)
+/* Least squares over the terms that vary enough to tell, none of which can save time. */
+static void slopes_fit(const struct kvr__curve *curve, double ret[TERMS])
 {
-        double expected = line->overhead_s * speed->n + line->token_s * speed->e;
+        double s[TERMS][TERMS], r[TERMS];
+        bool used[TERMS];
+
+        for (int i = 0; i < TERMS; i++) {
+                double mean = curve->x[i] / curve->n;
+
+                for (int j = 0; j < TERMS; j++)
+                        s[i][j] = curve->xx[i][j] / curve->n - mean * curve->x[j] / curve->n;
+                r[i] = curve->xt[i] / curve->n - mean * curve->t / curve->n;
+                used[i] = s[i][i] > SPREAD_MIN * SPREAD_MIN * mean * mean;
+        }
+        for (;;) {
+                int worst = -1;
+
+                solve(s, r, used, ret);
+                for (int i = 0; i < TERMS; i++)
+                        if (used[i] && ret[i] < 0 &&
+                            (worst < 0 || ret[i] * curve->x[i] < ret[worst] * curve->x[worst]))
+                                worst = i;
+                if (worst < 0)
+                        return;
+                used[worst] = false;
+        }
+}
+
+static struct rule rule_of(const struct kvr__curve *curve)
+{
+        struct rule rule = {0};
+        double explained = 0, mean = curve->t / curve->x[UNCACHED];
+
+        slopes_fit(curve, rule.slope);
+        /* Where prompts are all of one length an uncached token costs its share of the time that is left. */
+        for (int i = UNCACHED + 1; i < TERMS; i++)
+                explained += rule.slope[i] * curve->x[i];
+        if (rule.slope[UNCACHED] <= 0)
+                rule.slope[UNCACHED] = (curve->t - explained) / curve->x[UNCACHED];
+        if (!(rule.slope[UNCACHED] > SLOPE_MIN * mean))
+                rule.slope[UNCACHED] = SLOPE_MIN * mean;
+        explained += rule.slope[UNCACHED] * curve->x[UNCACHED];
+        /* No overhead below nothing. */
+        for (int i = 0; i < TERMS && explained > curve->t; i++)
+                rule.slope[i] *= curve->t / explained;
+        rule.overhead_s = explained < curve->t ? (curve->t - explained) / curve->n : 0;
+        return rule;
+}
+
+static double expected_s(const struct rule *rule, double n, const double x[TERMS])
+{
+        double sum = rule->overhead_s * n;
+
+        for (int i = 0; i < TERMS; i++)
+                sum += rule->slope[i] * x[i];
+        return sum;
+}
+
+/* ---- replicas ---- */
+
+/* How many times longer than the rule says a replica takes. */
+static double slowness(const struct kvr__curve *curve, const struct kvr__speed *speed,
+                       const struct rule *rule)
+{
+        double expected = expected_s(rule, speed->n, speed->x);
         /* Short prompts and quick answers show little of it: that much of every first token is doubt. */
-        double doubt = speed->n * fmax(line->overhead_s, JITTER_S);
-        /* The first few samples of a replica are eked out with the line itself. */
+        double doubt = speed->n * fmax(rule->overhead_s, JITTER_S);
+        /* The first few samples of a replica are eked out with the rule itself. */
         double eke = speed->samples < SETTLED ? (SETTLED - speed->samples) * 0.5 * curve->t / curve->n : 0;
 
-        return (speed->t + doubt + eke) / (expected + doubt + eke);
+        double ratio = (speed->t + doubt + eke) / (expected + doubt + eke);
+        /* What chance alone would make of it: only more than that says something about the replica. */
+        double noise = DOUBT * DOUBT * speed->rr, excess = (ratio - 1) * (expected + doubt + eke);
+
+        return excess * excess > noise ? 1 + (ratio - 1) * (1 - noise / (excess * excess)) : 1;
 }
 
 double kvr__speed_token_s(const struct kvr__curve *curve, const struct kvr__speed *speed)
 {
         if (curve->n <= 0)
-                return speed->e > 0 ? speed->t / speed->e : 0;
+                return speed->x[UNCACHED] > 0 ? speed->t / speed->x[UNCACHED] : 0;
         if (!speed->samples)
                 return 0;
-        struct line line = line_of(curve);
+        struct rule rule = rule_of(curve);
+        double token_s = rule.slope[UNCACHED] + rule.slope[PRODUCT] * curve->x[CACHED] / curve->n;
 
-        return line.token_s * slowness(curve, speed, &line);
+        return token_s * slowness(curve, speed, &rule);
 }
 
-/* Bounded by what the replica would be expected to take. */
-static double outlier_bound(const struct kvr__curve *curve, const struct kvr__speed *speed, double uncached,
-                            double seconds)
+void kvr__speed_learn(struct kvr__curve *curve, struct kvr__speed *speed, double uncached, double cached,
+                      double seconds)
 {
-        struct line line = line_of(curve);
-        double expected = line.overhead_s + uncached * kvr__speed_token_s(curve, speed);
+        const double x[TERMS] = {uncached, cached, uncached * cached};
 
-        return seconds > expected * OUTLIER   ? expected * OUTLIER
-               : seconds < expected / OUTLIER ? expected / OUTLIER
-                                              : seconds;
-}
-
-void kvr__speed_learn(struct kvr__curve *curve, struct kvr__speed *speed, double uncached, double seconds)
-{
-        if (uncached < TOKENS_MIN || seconds <= 0)
+        if (uncached < TOKENS_MIN || cached < 0 || seconds <= 0)
                 return;
-        double even = seconds;
+        double even = seconds, off = 0;
 
         if (speed->samples >= SETTLED && curve->n > 0) {
-                struct line line = line_of(curve);
+                struct rule rule = rule_of(curve);
+                double slow = slowness(curve, speed, &rule);
+                double expected = slow * expected_s(&rule, 1, x);
 
-                seconds = outlier_bound(curve, speed, uncached, seconds);
-                /* As a replica of ordinary speed would have taken: or a slow one with short prompts bends the
-                 * line. */
-                even = seconds / pow(slowness(curve, speed, &line), EVEN_OUT);
+                seconds = fmin(fmax(seconds, expected / OUTLIER), expected * OUTLIER);
+                /* As a replica of ordinary speed would have taken: or a slow one with short prompts bends the rule. */
+                even = seconds / pow(slow, EVEN_OUT);
+                off = seconds - expected;
         }
         curve->n = curve->n * CURVE_KEEP + 1;
-        curve->e = curve->e * CURVE_KEEP + uncached;
         curve->t = curve->t * CURVE_KEEP + even;
-        curve->ee = curve->ee * CURVE_KEEP + uncached * uncached;
-        curve->et = curve->et * CURVE_KEEP + uncached * even;
         speed->n = speed->n * SPEED_KEEP + 1;
-        speed->e = speed->e * SPEED_KEEP + uncached;
         speed->t = speed->t * SPEED_KEEP + seconds;
+        speed->rr = speed->rr * SPEED_KEEP + off * off;
+        for (int i = 0; i < TERMS; i++) {
+                curve->x[i] = curve->x[i] * CURVE_KEEP + x[i];
+                curve->xt[i] = curve->xt[i] * CURVE_KEEP + x[i] * even;
+                speed->x[i] = speed->x[i] * SPEED_KEEP + x[i];
+                for (int j = 0; j < TERMS; j++)
+                        curve->xx[i][j] = curve->xx[i][j] * CURVE_KEEP + x[i] * x[j];
+        }
         if (speed->samples < UINT32_MAX)
                 speed->samples++;
 }

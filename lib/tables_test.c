@@ -226,17 +226,17 @@ static void speed_is_a_mean_of_large_samples(void **state)
         struct kvr__speed speed = {0};
 
         (void)state;
-        kvr__speed_learn(&curve, &speed, 10, 100);
-        kvr__speed_learn(&curve, &speed, 100, 0);
+        kvr__speed_learn(&curve, &speed, 10, 0, 100);
+        kvr__speed_learn(&curve, &speed, 100, 0, 0);
         assert_near(kvr__speed_token_s(&curve, &speed), 0, 0);
-        kvr__speed_learn(&curve, &speed, 1000, 0.5);
+        kvr__speed_learn(&curve, &speed, 1000, 0, 0.5);
         assert_near(kvr__speed_token_s(&curve, &speed), 0.0005, 1e-12);
         for (int i = 0; i < 5000; i++)
-                kvr__speed_learn(&curve, &speed, 1000, 0.1);
+                kvr__speed_learn(&curve, &speed, 1000, 0, 0.1);
         assert_near(kvr__speed_token_s(&curve, &speed), 0.0001, 1e-6);
-        /* An outlier counts as at most eight times the usual. */
-        kvr__speed_learn(&curve, &speed, 1000, 1000);
-        assert_near(kvr__speed_token_s(&curve, &speed), 0.0001 * (63 + 8) / 64, 0.000003);
+        /* An outlier counts as at most eight times the usual, and one alone proves little. */
+        kvr__speed_learn(&curve, &speed, 1000, 0, 1000);
+        assert_near(kvr__speed_token_s(&curve, &speed), 0.0001, 0.0001 * 8 / 128);
 }
 
 /* Equal replicas, one with long prompts and one with short ones, and one that is half as fast. */
@@ -251,7 +251,7 @@ static void overhead_is_no_slowness(void **state)
                 double sizes[3] = {4000 + 4000 * chance, 100 + 400 * chance, 1000 + 3000 * chance};
 
                 for (int r = 0; r < 3; r++)
-                        kvr__speed_learn(&curve, &speeds[r], sizes[r],
+                        kvr__speed_learn(&curve, &speeds[r], sizes[r], 0,
                                          (0.05 + sizes[r] * 0.0001) * (r == 2 ? 2 : 1));
         }
         double token_s[3];
@@ -266,11 +266,67 @@ static void overhead_is_no_slowness(void **state)
         struct kvr__speed a = {0}, b = {0};
 
         for (int i = 0; i < 100; i++) {
-                kvr__speed_learn(&flat, &a, 5000 + i, 0.1);
-                kvr__speed_learn(&flat, &b, 100 + i, 0.1);
+                kvr__speed_learn(&flat, &a, 5000 + i, 0, 0.1);
+                kvr__speed_learn(&flat, &b, 100 + i, 0, 0.1);
         }
         assert_near(kvr__speed_token_s(&flat, &b) / kvr__speed_token_s(&flat, &a), 1, 0.2);
         assert_true(kvr__speed_token_s(&flat, &a) < 0.00001);
+}
+
+static double preble_70b_s(double uncached, double cached)
+{
+        return 0.0187 + 7.988e-5 * uncached + 2.685e-6 * cached + 7.443e-10 * uncached * cached;
+}
+
+/* Equal replicas, one with new prompts, one with the turns of long conversations; and one that is half as fast. */
+static void context_is_no_slowness(void **state)
+{
+        struct kvr__curve curve = {0};
+        struct kvr__speed fresh = {0}, deep = {0}, slow = {0};
+
+        (void)state;
+        for (uint64_t i = 0; i < 6000; i++) {
+                double uncached = 300 + 0.9 * (double)(brain_mix(i) % 1000);
+                double cached = 40000 + 80 * (double)(brain_mix(i + 7777) % 1000);
+                bool new = brain_mix(i + 99999) % 2;
+
+                kvr__speed_learn(&curve, &fresh, 10 * uncached, 0, preble_70b_s(10 * uncached, 0));
+                kvr__speed_learn(&curve, &deep, uncached, cached, preble_70b_s(uncached, cached));
+                if (new)
+                        kvr__speed_learn(&curve, &slow, 10 * uncached, 0, 2 * preble_70b_s(10 * uncached, 0));
+                else
+                        kvr__speed_learn(&curve, &slow, uncached, cached, 2 * preble_70b_s(uncached, cached));
+        }
+        assert_near(kvr__speed_token_s(&curve, &deep) / kvr__speed_token_s(&curve, &fresh), 1, 0.1);
+        assert_near(kvr__speed_token_s(&curve, &slow) / kvr__speed_token_s(&curve, &fresh), 2, 0.3);
+        /* Behind the usual context. */
+        assert_near(kvr__speed_token_s(&curve, &fresh), 7.988e-5 + 7.443e-10 * 40000, 2e-5);
+}
+
+/* Equal replicas whose first tokens come early and late by chance, as they do where requests share steps. */
+static void chance_is_no_slowness(void **state)
+{
+        struct kvr__curve curve = {0};
+        struct kvr__speed speeds[8] = {{0}};
+        unsigned alike = 0, looks = 0;
+
+        (void)state;
+        for (uint64_t i = 0; i < 4000; i++) {
+                for (uint64_t r = 0; r < 8; r++) {
+                        double luck = (double)(brain_mix(i * 8 + r) % 1000) / 1000;
+
+                        /* From a third to three times as long. */
+                        kvr__speed_learn(&curve, &speeds[r], 2000, 0, 0.2 * pow(3, 2 * luck - 1));
+                }
+                for (uint64_t r = 1; i > 500 && r < 8; r++) {
+                        double ratio = kvr__speed_token_s(&curve, &speeds[r]) /
+                                       kvr__speed_token_s(&curve, &speeds[0]);
+
+                        alike += fabs(ratio - 1) < 0.02;
+                        looks++;
+                }
+        }
+        assert_true(alike > looks * 85 / 100);
 }
 
 static void ramp_begins_when_ready(void **state)
@@ -326,6 +382,8 @@ int main(void)
                 cmocka_unit_test(wait_is_tokens_less_what_must_be_done),
                 cmocka_unit_test(speed_is_a_mean_of_large_samples),
                 cmocka_unit_test(overhead_is_no_slowness),
+                cmocka_unit_test(context_is_no_slowness),
+                cmocka_unit_test(chance_is_no_slowness),
                 cmocka_unit_test(ramp_begins_when_ready),
                 cmocka_unit_test(recent_work_fades),
         };

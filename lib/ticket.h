@@ -6,6 +6,7 @@
 #ifndef KVROUTE_LIB_TICKET_H
 #define KVROUTE_LIB_TICKET_H
 
+#include "kvroute/ledger.h"
 #include "kvroute/router.h"
 
 #define KVR__TICKET_POINTS      32  /* kept in the ticket itself */
@@ -40,6 +41,12 @@ struct kvr_ticket {
         uint32_t held;     /* leading points held when it was decided, where it went */
         uint32_t inserted; /* leading points held right after */
         uint32_t fork;     /* leading points known to anybody before; 0 none */
+        /* for the ledger, NULL when there was none */
+        struct kvr_ledger *ledger;
+        uint64_t named_model, workload; /* hashes of names, 0 without */
+        uint64_t turn;                  /* number of the decision */
+        uint64_t candidates[KVR_LEDGER_REPLICAS_MAX / 64];
+        uint16_t ledger_slot; /* of its replica */
         uint32_t point_count, point_room;
         struct kvr_point *points; /* own_points or an allocation */
         struct kvr_point own_points[KVR__TICKET_POINTS];

@@ -165,7 +165,8 @@ struct kvr_request {
         kvr_replica_id pinned;           /* the owner of a previous response: ahead of any prefix; 0 none */
         kvr_replica_id tried[KVR_TRIED_MAX]; /* never chosen again */
         uint32_t tried_count;
-        bool last_resort; /* DOWN replicas may be tried when nothing better is left */
+        bool last_resort;          /* DOWN replicas may be tried when nothing better is left */
+        struct kvr_slice workload; /* the name its account in the ledger goes by (ledger.h); may be empty */
 };
 
 /* Why a replica was chosen. The names are those of the x-kvroute-reason header. */

@@ -48,7 +48,8 @@ static bool same_keys(const struct kvr_prompt *a, const struct kvr_prompt *b)
         return true;
 }
 
-/* The document once more, as yyjson writes it. False when yyjson has another idea of JSON than some engines.
+/*
+ * The document once more, as yyjson writes it. False when yyjson has another idea of JSON than some engines.
  */
 static bool respelled(struct kvr_slice body, uint32_t flags, char **ret_text, size_t *ret_len)
 {
