@@ -20,6 +20,7 @@ static const struct {
         {"mock", "[OPTION...]", "one simulated engine, for trying things without a GPU"},
         {"bench", "[OPTION...] URL", "send load to any URL: latencies, observed hit rate"},
         {"demo", "[OPTION...]", "a fleet of simulated engines and a workload: policies side by side"},
+        {"simulate", "[OPTION...] FILE...", "what policies would have done with the requests of a trace"},
 };
 
 static const char sources[] = "A value comes from the command line, else from the environment variable "

@@ -417,9 +417,7 @@ static void responses_end(struct sim_buf *buf, struct sim_answer *a)
         responses_close(buf, a, "response.completed");
 }
 
-/* ---- all
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- all ---- */
 
 void sim_answer_begin(struct sim_buf *buf, struct sim_answer *a)
 {

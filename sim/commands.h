@@ -9,5 +9,6 @@
 int sim_mock_main(int argc, char **argv);
 int sim_bench_main(int argc, char **argv);
 int sim_demo_main(int argc, char **argv);
+int sim_simulate_main(int argc, char **argv);
 
 #endif

@@ -95,7 +95,8 @@ KVR_MUST_USE enum kvr_status sim_engine_submit(struct sim_engine *engine, uint64
 /* No more events for it. A step that it takes part in goes on to its end, and what that computes stays
  * cached. */
 void sim_engine_abort(struct sim_engine *engine, struct sim_job *job);
-/* Runs the model up to until_ns and gives the next event that is due by then, in order of time; false: none.
+/*
+ * Runs the model up to until_ns and gives the next event that is due by then, in order of time; false: none.
  */
 KVR_MUST_USE bool sim_engine_next(struct sim_engine *engine, uint64_t until_ns, struct sim_event *ret);
 /* When the next event can come (the end of the running step), SIM_NEVER when idle. */

@@ -33,7 +33,8 @@ static struct sim_engine *engine_with(uint32_t blocks, uint32_t running, uint32_
         return engine;
 }
 
-/* Keys of a chain: prompts with equal `name` share their blocks up to `fork`, where `branch` begins to count.
+/*
+ * Keys of a chain: prompts with equal `name` share their blocks up to `fork`, where `branch` begins to count.
  */
 static void chain(uint64_t *keys, uint32_t count, uint64_t name, uint32_t fork, uint64_t branch)
 {

@@ -22,7 +22,8 @@ static inline uint64_t sim_mix64(uint64_t x)
         return x ^ (x >> 31);
 }
 
-/* The generator for item `number` of kind `stream` under `seed`; items do not depend on each other's order.
+/*
+ * The generator for item `number` of kind `stream` under `seed`; items do not depend on each other's order.
  */
 static inline struct sim_rng sim_rng_for(uint64_t seed, uint64_t stream, uint64_t number)
 {

@@ -1,193 +1,247 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "trace.h"
+#include "trace_int.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <yyjson.h>
+#include <xxhash.h>
 #include <zlib.h>
 
-#define FIRST_LINE 4096
-#define READ_BYTES (128 * 1024)
+#define READ_BYTES  (256u * 1024)
+#define FIRST_ROWS  1024u
+#define FIRST_IDS   65536u
+#define FIRST_NAMES 256u
+#define MADE        "synthetic:"
 
 /* Sizes that published traces use, the most common first. */
 static const uint32_t block_sizes[] = {512, 64, 16, 128, 256, 32, 1024};
 
-struct reader {
-        const char *path;
+struct lines {
         gzFile file;
-        char *line;
-        size_t len, cap;
-        uint64_t line_number;
-        bool first_seen;
-        struct sim_trace *trace;
-        size_t row_cap, id_cap;
-        uint32_t *line_of_row; /* for messages about a row found bad later */
-        char *message;
-        size_t message_size;
+        char *data;
+        size_t at, len, cap; /* bytes at .. len are not handed out yet */
+        bool ended;
 };
 
-static bool fail(struct reader *reader, const char *what)
+bool sim__trace_fail(struct sim__trace_reader *reader, const char *what)
 {
         snprintf(reader->message, reader->message_size, "%s:%llu: %s", reader->path,
                  (unsigned long long)reader->line_number, what);
         return false;
 }
 
-/* 1: a line, without its end; 0: end of file; -1: failed. */
-static int next_line(struct reader *reader)
+/* ---- lines -------------------------------------------------------------------------------------------- */
+
+/* More bytes behind those there are; false: failed. At the end of the file `ended` is set. */
+static bool fill(struct sim__trace_reader *reader, struct lines *lines)
 {
-        reader->len = 0;
+        int got, error = Z_OK;
+
+        if (lines->at) {
+                memmove(lines->data, lines->data + lines->at, lines->len - lines->at);
+                lines->len -= lines->at;
+                lines->at = 0;
+        }
+        if (lines->cap - lines->len < READ_BYTES + 1) {
+                size_t cap = lines->cap ? lines->cap * 2 : 2 * (size_t)READ_BYTES;
+                char *data = cap <= 2 * (size_t)SIM_TRACE_LINE_MAX ? realloc(lines->data, cap) : NULL;
+
+                if (!data)
+                        return sim__trace_fail(reader, "the line is too long");
+                lines->data = data;
+                lines->cap = cap;
+        }
+        got = gzread(lines->file, lines->data + lines->len, READ_BYTES);
+        if (got > 0) {
+                lines->len += (size_t)got;
+                return true;
+        }
+        (void)gzerror(lines->file, &error);
+        if (got < 0 || (error != Z_OK && error != Z_STREAM_END)) {
+                const char *why = gzerror(lines->file, &error);
+
+                return sim__trace_fail(reader, error == Z_ERRNO ? "cannot read" : why);
+        }
+        lines->ended = true;
+        return true;
+}
+
+/* 1: a line, without its end but with a '\n' behind it; 0: end of file; -1: failed. */
+static int next_line(struct sim__trace_reader *reader, struct lines *lines, char **ret, size_t *ret_len)
+{
+        size_t seen = 0;
+
         reader->line_number++;
+        if (!lines->data && !fill(reader, lines))
+                return -1;
         for (;;) {
-                size_t room = reader->cap - reader->len;
-                int error = 0;
+                char *start = lines->data + lines->at;
+                size_t have = lines->len - lines->at;
+                char *end = have > seen ? memchr(start + seen, '\n', have - seen) : NULL;
 
-                if (room < 2) {
-                        size_t cap = reader->cap ? reader->cap * 2 : FIRST_LINE;
-                        char *line = cap <= SIM_TRACE_LINE_MAX ? realloc(reader->line, cap) : NULL;
-
-                        if (!line)
-                                return fail(reader, "the line is too long") ? 0 : -1;
-                        reader->line = line;
-                        reader->cap = cap;
-                        continue;
+                if (!end && lines->ended && have) {
+                        end = start + have; /* the last line has no end of its own; there is room for one */
+                        *end = '\n';
+                        lines->len++;
                 }
-                if (!gzgets(reader->file, reader->line + reader->len, (int)room)) {
-                        const char *why = gzerror(reader->file, &error);
-
-                        if (error != Z_OK && error != Z_STREAM_END)
-                                return fail(reader, error == Z_ERRNO ? "cannot read" : why) ? 0 : -1;
-                        return reader->len ? 1 : 0;
-                }
-                reader->len += strlen(reader->line + reader->len);
-                if (reader->len && reader->line[reader->len - 1] == '\n') {
-                        reader->line[--reader->len] = 0;
+                if (end) {
+                        *ret = start;
+                        *ret_len = (size_t)(end - start);
+                        lines->at += *ret_len + 1;
                         return 1;
                 }
+                if (lines->ended)
+                        return 0;
+                seen = have;
+                if (!fill(reader, lines))
+                        return -1;
         }
 }
 
-static bool reserve(struct reader *reader, uint64_t ids)
+/* ---- rows --------------------------------------------------------------------------------------------- */
+
+static bool reserve_rows(struct sim__trace_reader *reader)
 {
         struct sim_trace *trace = reader->trace;
+        size_t cap = reader->row_cap ? reader->row_cap * 2 : FIRST_ROWS;
+        struct sim_trace_row *rows;
+        uint32_t *lines;
 
-        if (trace->row_count == reader->row_cap) {
-                size_t cap = reader->row_cap ? reader->row_cap * 2 : 1024;
-                struct sim_trace_row *rows;
-                uint32_t *lines;
-
-                if (cap > SIM_TRACE_ROWS_MAX)
-                        return fail(reader, "the trace has too many rows");
-                rows = realloc(trace->rows, cap * sizeof(*rows));
-                if (rows)
-                        trace->rows = rows;
-                lines = rows ? realloc(reader->line_of_row, cap * sizeof(*lines)) : NULL;
-                if (!lines)
-                        return fail(reader, "out of memory");
-                reader->line_of_row = lines;
-                reader->row_cap = cap;
-        }
-        if (reader->id_cap - trace->id_count < ids) {
-                size_t cap = reader->id_cap ? reader->id_cap : 65536;
-                uint64_t *grown;
-
-                while (cap - trace->id_count < ids)
-                        cap *= 2;
-                grown = realloc(trace->ids, cap * sizeof(*grown));
-                if (!grown)
-                        return fail(reader, "out of memory");
-                trace->ids = grown;
-                reader->id_cap = cap;
-        }
+        if (cap > SIM_TRACE_ROWS_MAX)
+                return sim__trace_fail(reader, "the trace has too many rows");
+        rows = realloc(trace->rows, cap * sizeof(*rows));
+        if (rows)
+                trace->rows = rows;
+        lines = rows ? realloc(reader->line_of_row, cap * sizeof(*lines)) : NULL;
+        if (!lines)
+                return sim__trace_fail(reader, "out of memory");
+        reader->line_of_row = lines;
+        reader->row_cap = cap;
         return true;
 }
 
-static bool tokens(yyjson_val *root, const char *name, uint32_t *ret)
+static bool reserve_ids(struct sim__trace_reader *reader, uint64_t ids)
 {
-        yyjson_val *value = yyjson_obj_get(root, name);
+        struct sim_trace *trace = reader->trace;
+        size_t cap = reader->id_cap ? reader->id_cap : FIRST_IDS;
+        uint64_t *grown;
 
-        if (!yyjson_is_uint(value) || yyjson_get_uint(value) > INT32_MAX)
+        if (ids > SIM_TRACE_IDS_MAX || trace->id_count + ids > SIM_TRACE_IDS_MAX)
+                return sim__trace_fail(reader, "the trace has too many blocks");
+        while (cap - trace->id_count < ids)
+                cap *= 2;
+        grown = realloc(trace->ids, cap * sizeof(*grown));
+        if (!grown)
+                return sim__trace_fail(reader, "out of memory");
+        trace->ids = grown;
+        reader->id_cap = cap;
+        return true;
+}
+
+bool sim__trace_reserve(struct sim__trace_reader *reader, uint64_t ids)
+{
+        if (reader->trace->row_count == reader->row_cap && !reserve_rows(reader))
                 return false;
-        *ret = (uint32_t)yyjson_get_uint(value);
-        return true;
+        return reader->id_cap - reader->trace->id_count >= ids || reserve_ids(reader, ids);
 }
 
-static bool take_ids(struct reader *reader, yyjson_val *array, struct sim_trace_row *row)
+void sim__trace_add(struct sim__trace_reader *reader, struct sim_trace_row *row)
 {
+        const struct sim_trace_options *options = reader->options;
         struct sim_trace *trace = reader->trace;
-        yyjson_arr_iter iter = yyjson_arr_iter_with(array);
-        yyjson_val *id;
 
+        reader->seen++;
+        if (row->time_s < options->from_s || (options->to_s > 0 && row->time_s >= options->to_s))
+                return;
+        row->time_s -= options->from_s;
         row->first_id = trace->id_count;
-        row->id_count = (uint32_t)yyjson_arr_size(array);
-        while ((id = yyjson_arr_iter_next(&iter))) {
-                if (!yyjson_is_int(id))
-                        return fail(reader, "hash_ids has an element that is not a whole number");
-                trace->ids[trace->id_count++] = yyjson_get_uint(id);
-        }
-        return true;
-}
-
-static bool take_row(struct reader *reader, yyjson_val *root, const struct sim_trace_options *options)
-{
-        struct sim_trace *trace = reader->trace;
-        struct sim_trace_row row = {0};
-        yyjson_val *time = yyjson_obj_get(root, "timestamp"), *ids = yyjson_obj_get(root, "hash_ids");
-
-        if (!yyjson_is_obj(root))
-                return fail(reader, "not a JSON object");
-        if (!yyjson_is_num(time) || yyjson_get_num(time) < 0)
-                return fail(reader, "timestamp is not a number of milliseconds");
-        if (!tokens(root, "input_length", &row.input_tokens) || row.input_tokens == 0)
-                return fail(reader, "input_length is not a positive number of tokens");
-        if (!tokens(root, "output_length", &row.output_tokens))
-                return fail(reader, "output_length is not a number of tokens");
-        if (!yyjson_is_arr(ids) || yyjson_arr_size(ids) == 0)
-                return fail(reader, "hash_ids is not a non-empty array");
-        row.time_s = yyjson_get_num(time) / 1000;
-        if (row.time_s < options->from_s || (options->to_s > 0 && row.time_s >= options->to_s))
-                return true;
-        row.time_s -= options->from_s;
-        if (!reserve(reader, yyjson_arr_size(ids)) || !take_ids(reader, ids, &row))
-                return false;
+        trace->id_count += row->id_count;
         reader->line_of_row[trace->row_count] = (uint32_t)reader->line_number;
-        trace->rows[trace->row_count++] = row;
+        trace->rows[trace->row_count++] = *row;
+}
+
+/* ---- names of sessions -------------------------------------------------------------------------------- */
+
+static bool names_grow(struct sim__trace_names *names)
+{
+        uint32_t size = names->hashes ? (names->mask + 1) * 2 : FIRST_NAMES;
+        struct sim__trace_names grown = {
+                .hashes = calloc(size, sizeof(*grown.hashes)),
+                .numbers = calloc(size, sizeof(*grown.numbers)),
+                .mask = size - 1,
+                .count = names->count,
+                .sessions = names->sessions,
+        };
+
+        if (!grown.hashes || !grown.numbers) {
+                free(grown.hashes);
+                free(grown.numbers);
+                return false;
+        }
+        for (uint32_t i = 0; names->hashes && i <= names->mask; i++) {
+                uint32_t at = (uint32_t)names->hashes[i] & grown.mask;
+
+                if (!names->hashes[i])
+                        continue;
+                while (grown.hashes[at])
+                        at = (at + 1) & grown.mask;
+                grown.hashes[at] = names->hashes[i];
+                grown.numbers[at] = names->numbers[i];
+        }
+        free(names->hashes);
+        free(names->numbers);
+        *names = grown;
         return true;
 }
 
-static bool read_rows(struct reader *reader, const struct sim_trace_options *options)
+uint32_t sim__trace_session(struct sim__trace_reader *reader, const char *name, size_t len, uint32_t number)
 {
-        int got;
+        struct sim__trace_names *names = &reader->names;
+        uint64_t hash = XXH3_64bits(name, len);
+        uint32_t at;
 
-        while ((got = next_line(reader)) > 0) {
-                yyjson_read_err error;
-                yyjson_doc *doc;
-                bool good;
-                char why[160];
-
-                if (strspn(reader->line, " \t\r") == reader->len)
-                        continue;
-                doc = yyjson_read_opts(reader->line, reader->len, 0, NULL, &error);
-                if (!doc) {
-                        snprintf(why, sizeof(why), "not JSON (at byte %zu: %s)", error.pos + 1, error.msg);
-                        return fail(reader, why);
-                }
-                good = take_row(reader, yyjson_doc_get_root(doc), options);
-                yyjson_doc_free(doc);
-                if (!good)
-                        return false;
+        hash |= hash == 0;
+        if ((!names->hashes || names->count >= names->mask / 2) && !names_grow(names))
+                return 0;
+        for (at = (uint32_t)hash & names->mask; names->hashes[at]; at = (at + 1) & names->mask) {
+                if (names->hashes[at] == hash)
+                        return names->numbers[at];
         }
-        return got == 0;
+        names->hashes[at] = hash;
+        names->count++;
+        names->numbers[at] = number ? number : ++names->sessions;
+        return names->numbers[at];
 }
+
+/* ---- block size --------------------------------------------------------------------------------------- */
 
 static bool fits(const struct sim_trace_row *row, uint32_t block)
 {
         return (row->input_tokens + (uint64_t)block - 1) / block == row->id_count;
 }
 
+/* The least size that every row agrees with, 0 if there is none. */
+static uint32_t common_block(const struct sim_trace *trace)
+{
+        uint64_t least = 1, most = UINT32_MAX;
+
+        for (uint32_t i = 0; i < trace->row_count; i++) {
+                const struct sim_trace_row *row = &trace->rows[i];
+                uint64_t low = (row->input_tokens + (uint64_t)row->id_count - 1) / row->id_count;
+
+                least = low > least ? low : least;
+                if (row->id_count > 1) {
+                        uint64_t high = (row->input_tokens - 1) / (row->id_count - 1);
+
+                        most = high < most ? high : most;
+                }
+        }
+        return least <= most ? (uint32_t)least : 0;
+}
+
 /* The block size that every row agrees with. */
-static bool settle_block(struct reader *reader, uint32_t wanted)
+static bool settle_block(struct sim__trace_reader *reader, uint32_t wanted)
 {
         struct sim_trace *trace = reader->trace;
         uint32_t best = wanted, best_rows = 0;
@@ -207,11 +261,52 @@ static bool settle_block(struct reader *reader, uint32_t wanted)
                         best = block;
                 }
         }
+        trace->block_tokens = wanted ? 0 : common_block(trace);
+        if (trace->block_tokens)
+                return true;
         reader->line_number = reader->line_of_row[best_rows];
         snprintf(why, sizeof(why), "%u tokens in blocks of %u are not %u hash_ids%s",
                  trace->rows[best_rows].input_tokens, best, trace->rows[best_rows].id_count,
                  wanted ? "" : "; give the block size if it is another");
-        return fail(reader, why);
+        return sim__trace_fail(reader, why);
+}
+
+/* ---- the whole file ----------------------------------------------------------------------------------- */
+
+static bool read_line(struct sim__trace_reader *reader, const char *line, size_t len)
+{
+        size_t blanks = 0;
+
+        while (blanks < len && (line[blanks] == ' ' || line[blanks] == '\t' || line[blanks] == '\r'))
+                blanks++;
+        if (blanks == len)
+                return true;
+        if (reader->form == SIM__TRACE_UNKNOWN) {
+                /* Letters open a head line; everything else can only be meant as JSON. */
+                char first = (char)(line[blanks] | 0x20);
+
+                if ((first >= 'a' && first <= 'z') || line[blanks] == '"' || line[blanks] == '\xef')
+                        return sim__trace_csv_head(reader, line, len);
+                reader->form = SIM__TRACE_JSON;
+        }
+        if (reader->form == SIM__TRACE_JSON)
+                return sim__trace_json_line(reader, line, len);
+        return sim__trace_csv_line(reader, line, len);
+}
+
+static bool read_rows(struct sim__trace_reader *reader, struct lines *lines)
+{
+        char *line;
+        size_t len;
+        int got;
+
+        while ((got = next_line(reader, lines, &line, &len)) > 0) {
+                if (len > SIM_TRACE_LINE_MAX)
+                        return sim__trace_fail(reader, "the line is too long");
+                if (!read_line(reader, line, len))
+                        return false;
+        }
+        return got == 0;
 }
 
 static int by_time(const void *a, const void *b)
@@ -224,35 +319,74 @@ static int by_time(const void *a, const void *b)
                (x->first_id < y->first_id); /* ids lie in the order of the file */
 }
 
+static void sort(struct sim_trace *trace)
+{
+        for (uint32_t i = 1; i < trace->row_count; i++) {
+                if (trace->rows[i].time_s < trace->rows[i - 1].time_s) {
+                        qsort(trace->rows, trace->row_count, sizeof(*trace->rows), by_time);
+                        return;
+                }
+        }
+}
+
+static bool read_file(struct sim__trace_reader *reader)
+{
+        struct lines lines = {.file = gzopen(reader->path, "rb")};
+        bool good;
+
+        if (!lines.file) {
+                snprintf(reader->message, reader->message_size, "%s: cannot open the file", reader->path);
+                return false;
+        }
+        (void)gzbuffer(lines.file, READ_BYTES);
+        good = read_rows(reader, &lines);
+        gzclose(lines.file);
+        free(lines.data);
+        return good;
+}
+
+/* What the rows are checked against; 0: they tell. */
+static uint32_t block_wanted(const struct sim__trace_reader *reader)
+{
+        if (reader->options->block_tokens || reader->form == SIM__TRACE_JSON)
+                return reader->options->block_tokens;
+        return reader->form == SIM__TRACE_MADE ? SIM_TRACE_MADE_BLOCK_TOKENS : SIM_TRACE_BLOCK_TOKENS;
+}
+
 bool sim_trace_read(const char *path, const struct sim_trace_options *options, struct sim_trace *ret,
                     char *message, size_t message_size)
 {
         struct sim_trace trace = {0};
-        struct reader reader = {
-                .path = path, .trace = &trace, .message = message, .message_size = message_size};
+        struct sim__trace_reader reader = {
+                .path = path,
+                .options = options,
+                .trace = &trace,
+                .message = message,
+                .message_size = message_size,
+        };
         bool good;
 
-        reader.file = gzopen(path, "rb");
-        if (!reader.file) {
-                snprintf(message, message_size, "%s: cannot open the file", path);
-                return false;
+        if (strncmp(path, MADE, sizeof(MADE) - 1) == 0) {
+                reader.form = SIM__TRACE_MADE;
+                good = sim__trace_made(&reader, path + sizeof(MADE) - 1);
+        } else {
+                good = read_file(&reader);
+                trace.session_count = reader.names.sessions;
         }
-        (void)gzbuffer(reader.file, READ_BYTES);
-        good = read_rows(&reader, options);
         if (good && trace.row_count == 0) {
                 snprintf(message, message_size, "%s: no rows%s", path,
-                         reader.line_number > 1 ? " in the chosen stretch of time" : "");
+                         reader.seen ? " in the chosen stretch of time" : "");
                 good = false;
         }
-        good = good && settle_block(&reader, options->block_tokens);
-        gzclose(reader.file);
-        free(reader.line);
+        good = good && settle_block(&reader, block_wanted(&reader));
         free(reader.line_of_row);
+        free(reader.names.hashes);
+        free(reader.names.numbers);
         if (!good) {
                 sim_trace_fini(&trace);
                 return false;
         }
-        qsort(trace.rows, trace.row_count, sizeof(*trace.rows), by_time);
+        sort(&trace);
         *ret = trace;
         return true;
 }

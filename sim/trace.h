@@ -1,27 +1,51 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Traces in the Mooncake layout: JSON Lines, plain or gzip, with `timestamp` (ms), `input_length`,
- * `output_length` (tokens) and `hash_ids`, one id per block of the prompt; an id stands for the whole
- * prefix up to its block. Other members are ignored.
+ * Traces: who asked for how much, when, and what the prompts have in common. Plain or gzip; which of the
+ * forms a file has is told from its first line:
+ *
+ *   JSON Lines    the Mooncake layout: `timestamp` (ms), `input_length`, `output_length` (tokens) and
+ *                 `hash_ids`, one id per block of the prompt; an id stands for the whole prefix up to its
+ *                 block. `session` (a string) is taken when it is there, other members are ignored. With
+ *                 `chat_id` it is Bailian's layout: `timestamp` in seconds, `parent_chat_id` the turn before.
+ *   lengths       CSV with a head line that names columns for time, prompt and answer (Azure's
+ *                 TIMESTAMP,ContextTokens,GeneratedTokens, and a few other names). Prompts share nothing.
+ *   sessions      CSV with one line per session (session, start_s, requests, first_input, last_input,
+ *                 span_s and, if present, tool_tokens). The requests are made up: evenly spaced, of
+ *                 evenly growing length, each beginning with the one before; sessions with tool
+ *                 definitions of one size share their whole blocks.
+ *
+ * Instead of a file, synthetic:KEY=NUMBER,... makes a trace up: sessions arrive at random, `rate` requests a
+ * second in all, each with one of `groups` prefixes of `prefix` tokens (group n as often as 1/n^zipf). A turn
+ * adds `question` tokens, the answer `output`; lengths vary by up to a share of `spread`; a session has
+ * `turns`, `gap` seconds apart on average. The same numbers and `seed` make the same trace.
+ *
+ * Memory: 40 bytes a row and 8 bytes an id, 4 more a row while reading; capacity grows by doubling.
  */
 #ifndef KVROUTE_SIM_TRACE_H
 #define KVROUTE_SIM_TRACE_H
 
 #include <kvroute/base.h>
 
-#define SIM_TRACE_LINE_MAX (16u * 1024 * 1024)
-#define SIM_TRACE_ROWS_MAX (16u * 1024 * 1024)
+#define SIM_TRACE_LINE_MAX   (16u * 1024 * 1024)
+#define SIM_TRACE_ROWS_MAX   (16u * 1024 * 1024)
+#define SIM_TRACE_IDS_MAX    (1u << 28) /* 2 GiB of them */
+#define SIM_TRACE_TOKENS_MAX INT32_MAX  /* of one prompt or answer */
+#define SIM_TRACE_MADE_BLOCK_TOKENS \
+        64u /* of made-up traces, unless told otherwise: fine enough for short prompts */
+#define SIM_TRACE_BLOCK_TOKENS 512u /* of traces that have lengths only, unless told otherwise */
 
 struct sim_trace_row {
         double time_s;
         uint32_t input_tokens, output_tokens;
         uint32_t id_count;
+        uint32_t session;  /* number from 1, in order of appearance; 0: none */
         uint64_t first_id; /* index into sim_trace.ids */
 };
 
 struct sim_trace {
         struct sim_trace_row *rows; /* by time; rows of one time in the order of the file */
         uint32_t row_count;
+        uint32_t session_count;
         uint64_t *ids;
         uint64_t id_count;
         uint32_t block_tokens;

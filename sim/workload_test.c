@@ -159,7 +159,8 @@ static void arrivals_are_poisson(void **state)
                 sum += gap;
                 squares += gap * gap;
         }
-        /* Mean 1/50 s; the standard deviation of an exponential is its mean. Three standard errors are 2 %.
+        /*
+         * Mean 1/50 s; the standard deviation of an exponential is its mean. Three standard errors are 2 %.
          */
         assert_true(fabs(sum / n * 50 - 1) < 0.021);
         assert_true(fabs(sqrt(squares / n - (sum / n) * (sum / n)) * 50 - 1) < 0.04);

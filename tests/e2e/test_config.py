@@ -133,7 +133,7 @@ def test_the_effective_policy_is_printed(fleet):
 def test_help_and_version():
     version = kvroute("--version")
     assert version.status == 0 and re.search(r"kvroute \d+\.\d+\.\d+", version.out)
-    for command in ([], ["serve"], ["mock"], ["bench"], ["demo"], ["check"]):
+    for command in ([], ["serve"], ["mock"], ["bench"], ["demo"], ["simulate"], ["check"]):
         ended = kvroute(*command, "--help")
         assert ended.status == 0 and "kvroute" in ended.out and ended.err == "", command
     options = kvroute("serve", "--help").out
