@@ -424,7 +424,7 @@ void kvr__json_state_move(const struct kvr__json *json, struct kvr__json_state *
         for (;;) {
                 uint32_t start = kvr__json_offset(json, token) - (uint32_t)kvr__json_is_string(json, token);
 
-                if (start > pos)
+                if (start >= pos)
                         return;
                 if (depth <= KVR__JSON_OPEN_KEPT) {
                         state->token = token;

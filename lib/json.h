@@ -83,7 +83,7 @@ KVR_MUST_USE enum kvr_status kvr__json_read_on(struct kvr__json *json, struct kv
                                                const struct kvr__json_state *from,
                                                const struct kvr__json_token *tokens, size_t *ret_offset);
 /*
- * Moves *state on to the last value of the document read that begins at or before `pos` and is not nested
+ * Moves *state on to the last value of the document read that begins before `pos` and is not nested
  * deeper than KVR__JSON_OPEN_KEPT. The state all zero is the start.
  */
 void kvr__json_state_move(const struct kvr__json *json, struct kvr__json_state *state, uint32_t pos);

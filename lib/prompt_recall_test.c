@@ -38,7 +38,11 @@ static void put_message(struct text *out, uint64_t *rng)
         size_t len = chance(rng) % 8 ? chance(rng) % 900 : chance(rng) % 9000;
 
         put_format(out, "{\"role\":%s\"%s\",", gap, roles[chance(rng) % 4]);
-        switch (chance(rng) % 6) {
+        switch (chance(rng) % 7) {
+        case 6:
+                put_string(out, chance(rng) % 2 ? "\"content\":[]}"
+                                                : "\"content\":\"\",\"x\":[{},[],[[]],{\"a\":[]}]}");
+                break;
         case 0:
                 put_string(
                         out,
@@ -220,6 +224,34 @@ static void test_bodies_that_part_anywhere(void **state)
         check_parting(dense_parser_new());
 }
 
+/* What was a first element may be the end of its array this time, and a value another kind of value. */
+static void test_another_value_at_the_checkpoint(void **state)
+{
+        static const char *const values[] = {"[\"x\"]", "[]", "[ ]",  "[[1]]", "{}",     "{\"a\":1}",
+                                             "1",       "12", "\"\"", "[1,2]", "true",   "null",
+                                             "[}",      "{]", "[,",   "-",     "\"\\n\""};
+
+        (void)state;
+        for (unsigned pad = 0; pad < 24; pad++) {
+                struct kvr_parser *parser = dense_parser_new();
+
+                for (unsigned round = 0; round < 200; round++) {
+                        struct text body = {0};
+
+                        put_format(&body,
+                                   "{\"a\":\"%.*s\",\"stop\":%s,\"messages\":[{\"role\":\"user\",\"content\":"
+                                   "%s},"
+                                   "{\"role\":\"user\",\"content\":\"bbbbbbbbbbbbbbbbbbbb\"}]}",
+                                   (int)pad, "aaaaaaaaaaaaaaaaaaaaaaaa", values[round / 5 % 17],
+                                   values[round * 7 / 5 % 17]);
+                        check_text(parser, &body);
+                        free_text(&body);
+                }
+                assert_true(parser->recall.known_bytes > 0);
+                kvr_parser_free(parser);
+        }
+}
+
 /* The turns of a conversation: each body is the one before with two messages more. */
 static void test_a_conversation_that_grows(void **state)
 {
@@ -309,7 +341,7 @@ static void test_another_seed_is_another_past(void **state)
 /* More than the ring holds: old entries are overwritten, and nothing else changes. */
 static void test_the_ring_goes_round(void **state)
 {
-        enum { BODIES = 100 };
+        enum { BODIES = 160 };
         struct kvr_parser *parser = parser_new();
         struct text bodies[BODIES];
         uint64_t rng = 7;
@@ -340,6 +372,7 @@ int main(void)
                 cmocka_unit_test(test_a_repeated_body_is_mostly_not_read),
                 cmocka_unit_test(test_what_is_met_once_is_not_kept),
                 cmocka_unit_test(test_bodies_that_part_anywhere),
+                cmocka_unit_test(test_another_value_at_the_checkpoint),
                 cmocka_unit_test(test_a_conversation_that_grows),
                 cmocka_unit_test(test_what_stands_around_the_messages_counts),
                 cmocka_unit_test(test_another_seed_is_another_past),
