@@ -31,9 +31,9 @@ static const struct {
         const char *text;
         size_t len;
 } keys[KEY_COUNT] = {
-        [KEY_USAGE] = {"\"usage\":", 8},
-        [KEY_TIMINGS] = {"\"timings\":", 10},
-        [KEY_META] = {"\"meta_info\":", 12},
+        [KEY_USAGE] = {"\"usage\"", 7},
+        [KEY_TIMINGS] = {"\"timings\"", 9},
+        [KEY_META] = {"\"meta_info\"", 11},
 };
 
 const char *usage_finish_name(enum usage_finish finish)
@@ -263,13 +263,20 @@ static bool is_space(char c)
         return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
+static uint32_t blanks_before(const struct usage_tap *tap, uint32_t at)
+{
+        while (at > 0 && is_space(tap->window[at - 1]))
+                at--;
+        return at;
+}
+
 /* The key that the object at `value` stands behind, KEY_COUNT: none that is wanted. */
 static enum key key_before(const struct usage_tap *tap, uint32_t value)
 {
-        while (value > 0 && is_space(tap->window[value - 1]))
-                value--;
+        value = blanks_before(tap, value);
         if (value == 0 || tap->window[value - 1] != ':')
                 return KEY_COUNT;
+        value = blanks_before(tap, value - 1);
         for (unsigned key = 0; key < KEY_COUNT; key++) {
                 size_t len = keys[key].len;
 

@@ -144,6 +144,12 @@ static void test_absent_is_zero_only_when_known(void **state)
         check(ENGINE_SGLANG, KVR_API_MESSAGES, false, true, text, &want);
         test_data_free(text);
 
+        check_text(ENGINE_VLLM, KVR_API_CHAT, false,
+                   "{\"choices\":[{\"finish_reason\":\"stop\"}],\"usage\" \n: {\"prompt_tokens\" : 9, "
+                   "\"completion_tokens\":1,"
+                   "\"prompt_tokens_details\" : {\"cached_tokens\":8}}}",
+                   (struct want){9, 8, 1, STOP, NULL, true});
+
         const char *null_details =
                 "{\"choices\":[{\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":9,"
                 "\"completion_tokens\":1,\"prompt_tokens_details\":null}}";

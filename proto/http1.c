@@ -259,6 +259,7 @@ struct summary {
         unsigned lengths, codings, hosts;
         bool close, keep_alive, upgrade; /* options of Connection */
         bool expect_continue, has_upgrade;
+        bool only_chunked; /* that is what Transfer-Encoding says, and nothing more */
 };
 
 static void summarize(struct http1_head *head, struct summary *ret)
@@ -291,7 +292,10 @@ static void summarize(struct http1_head *head, struct summary *ret)
                         ret->lengths += http1_is(name, "content-length");
                         break;
                 case 17:
-                        ret->codings += http1_is(name, "transfer-encoding");
+                        if (!http1_is(name, "transfer-encoding"))
+                                break;
+                        ret->codings++;
+                        ret->only_chunked = value.len == 7 && strncasecmp(value.data, "chunked", 7) == 0;
                         break;
                 default:
                         break;
@@ -306,8 +310,12 @@ static const char *check_head(const struct http1_head *head, const struct summar
                 return "both Content-Length and Transfer-Encoding";
         if (summary->lengths > 1 || summary->codings > 1)
                 return "Content-Length or Transfer-Encoding given twice";
-        if (summary->codings && !head->chunked)
+        if (summary->codings && (!head->chunked || !summary->only_chunked))
                 return "a transfer coding other than chunked";
+        if (summary->codings && head->minor == 0) /* RFC 9112 6.1: faulty framing */
+                return "Transfer-Encoding in HTTP/1.0";
+        if (!request && head->status < 100)
+                return "a status below 100";
         if (request && head->target.data != head->method.data + head->method.len + 1)
                 return "more than one space in the request line";
         if (request && summary->hosts > 1)

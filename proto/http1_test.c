@@ -113,6 +113,8 @@ static void smuggling_is_refused(void **state)
                 "chunked\r\n\r\n0\r\n\r\n",
                 "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
                 "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+                "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+                "POST / HTTP/1.0\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
                 "GET / HTTP/1.1\r\nHost: x\r\nA: b\r\n folded\r\n\r\n",
                 "GET / HTTP/1.1\nHost: x\n\n",
                 "GET / HTTP/1.1\r\nHost: x\nA: b\r\n\r\n",
@@ -206,6 +208,9 @@ static void responses_end_as_they_say(void **state)
         assert_int_equal(http1_body(&parser, open + used, 2, collect, &body, &used), HTTP1_MORE);
         assert_true(http1_eof(&parser));
 
+        assert_int_equal(
+                parse(HTTP1_RESPONSE, "HTTP/1.1 099 OK\r\nContent-Length: 0\r\n\r\n", &head, &body, &used),
+                HTTP1_BAD);
         assert_int_equal(parse(HTTP1_RESPONSE, "HTTP/1.1 200 O\x01K\r\n\r\n", &head, &body, &used),
                          HTTP1_BAD);
 

@@ -333,6 +333,14 @@ static struct kvr_slice clean(struct kvr_slice value, char *buf)
         return (struct kvr_slice){buf, out};
 }
 
+/* The last quarter is for gauges: they are about replicas, which operators name, and nothing replaces them. */
+static uint32_t series_limit(const struct metrics *m, enum metric_id id)
+{
+        uint32_t kept = infos[id].type == METRIC_GAUGE ? 0 : m->series_max / 4;
+
+        return m->series_max - kept + METRIC_COUNT;
+}
+
 static uint32_t find_or_add(struct metrics *m, enum metric_id id, const struct kvr_slice *values,
                             unsigned count)
 {
@@ -345,7 +353,7 @@ static uint32_t find_or_add(struct metrics *m, enum metric_id id, const struct k
 
         if (*slot != 0) {
                 found = *slot - 1;
-        } else if (n < m->series_max + METRIC_COUNT && add_series(m, id, hash, values, count, true)) {
+        } else if (n < series_limit(m, id) && add_series(m, id, hash, values, count, true)) {
                 *slot = n + 1;
                 found = n;
         } else {
@@ -388,7 +396,12 @@ struct metrics_labels *metrics_labels(struct metrics *m, unsigned thread,
         size_t len = 0;
 
         for (unsigned i = 0; i < METRICS_LABELS_MAX; i++) {
-                size_t n = values[i].len < METRICS_VALUE_MAX ? values[i].len : METRICS_VALUE_MAX;
+                size_t n = values[i].len;
+
+                /* Longer ones are cut between two characters, as metrics_series does. */
+                for (n = n < METRICS_VALUE_MAX ? n : METRICS_VALUE_MAX;
+                     n && n < values[i].len && ((unsigned char)values[i].data[n] & 0xC0) == 0x80;)
+                        n--;
 
                 key[len++] = (char)n;
                 if (n)
@@ -471,7 +484,12 @@ void metrics_observe(struct metrics *m, unsigned thread, metrics_series_id serie
 
 void metrics_set(struct metrics *m, metrics_series_id series, double value)
 {
-        if (infos[m->series[series].id].type != METRIC_HISTOGRAM)
+        const struct metric_info *info = &infos[m->series[series].id];
+
+        /* "other" would be the value of whoever wrote last. */
+        if (series < METRIC_COUNT && info->type == METRIC_GAUGE && *info->labels)
+                return;
+        if (info->type != METRIC_HISTOGRAM)
                 atomic_store_explicit(&m->global[series], bits_of(value), memory_order_relaxed);
 }
 

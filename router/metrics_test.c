@@ -136,13 +136,20 @@ static void test_values_are_escaped_and_cleaned(void **state)
         metrics_add(m, 0, metrics_series(m, 0, METRIC_RETRIES, &long_value), 1);
         assert_int_equal(metrics_series(m, 0, METRIC_RETRIES, &(struct kvr_slice){text, METRICS_VALUE_MAX}),
                          metrics_series(m, 0, METRIC_RETRIES, &long_value));
+        /* Cut between two characters, also by a set of labels. */
+        memcpy(text + METRICS_VALUE_MAX - 1, "\xc3\xa9", 2);
+        struct kvr_slice values[METRICS_LABELS_MAX] = {long_value};
+        assert_int_equal(metrics_series_of(m, 0, metrics_labels(m, 0, values), METRIC_RETRIES),
+                         metrics_series(m, 0, METRIC_RETRIES, &long_value));
         metrics_free(m);
 }
 
 static void test_full_table(void **state)
 {
         (void)state;
-        struct metrics *m = metrics_new(1, 10);
+        struct metrics *m = metrics_new(1, 12);
+        struct metrics_labels *labels;
+        struct kvr_slice values[METRICS_LABELS_MAX] = {{"a", 1}};
 
         for (int i = 0; i < 25; i++) {
                 char name[20];
@@ -151,11 +158,24 @@ static void test_full_table(void **state)
                 metrics_add(m, 0, series(m, 0, METRIC_RETRIES, name, "", "", ""), 1);
                 metrics_observe(m, 0, series(m, 0, METRIC_TTFT, name, "w", "", ""), 1);
         }
+        /* Nine of twelve: the last quarter is for gauges. */
         assert_true(has_line(m, "kvroute_retries_total{replica=\"r4\"} 1"));
         assert_true(has_line(m, "kvroute_retries_total{replica=\"other\"} 20"));
         assert_true(has_line(
-                m, "kvroute_time_to_first_token_seconds_count{model=\"other\",workload=\"other\"} 20"));
-        assert_true(has_line(m, "kvroute_metrics_series_overflow_total 40"));
+                m, "kvroute_time_to_first_token_seconds_count{model=\"other\",workload=\"other\"} 21"));
+        assert_true(has_line(m, "kvroute_metrics_series_overflow_total 41"));
+        for (int i = 0; i < 5; i++) {
+                char name[20];
+
+                snprintf(name, sizeof name, "g%d", i);
+                metrics_set(m, series(m, 0, METRIC_REPLICA_UP, name, "", "", ""), i + 1);
+        }
+        assert_true(has_line(m, "kvroute_replica_up{replica=\"g2\"} 3"));
+        /* A gauge has no "other": it would be the value of whoever wrote last. */
+        assert_false(has_line(m, "kvroute_replica_up{replica=\"other\"} 5"));
+        /* A set of labels leads to the same series. */
+        labels = metrics_labels(m, 0, values);
+        assert_int_equal(metrics_series_of(m, 0, labels, METRIC_RETRIES), METRIC_RETRIES);
         metrics_free(m);
 }
 
