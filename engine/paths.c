@@ -248,17 +248,29 @@ static unsigned flags_of_path(const char *text, size_t len)
         }
 }
 
-/* False: cannot be read safely. */
-static bool read_path(struct kvr_slice path, char *text, unsigned *ret_flags)
+bool engine_path_normalise(struct kvr_slice path, char ret[ENGINE_PATH_ROOM], size_t *ret_len)
 {
         size_t len = path.len;
 
-        if (len > ENGINE_PATH_MAX || memchr(path.data, 0, len))
+        if (len == 0 || len > ENGINE_PATH_MAX || memchr(path.data, 0, len))
                 return false;
-        memcpy(text, path.data, len);
-        if (!decode(text, &len) || !normalise(text, &len))
+        memcpy(ret + 1, path.data, len);
+        if (!decode(ret + 1, &len) || !normalise(ret + 1, &len))
                 return false;
-        *ret_flags = flags_of_path(text, len);
+        ret[0] = '/';
+        *ret_len = len + 1;
+        return true;
+}
+
+/* False: cannot be read safely. */
+static bool read_path(struct kvr_slice path, unsigned *ret_flags)
+{
+        char text[ENGINE_PATH_ROOM];
+        size_t len;
+
+        if (!engine_path_normalise(path, text, &len))
+                return false;
+        *ret_flags = flags_of_path(text + 1, len - 1);
         return true;
 }
 
@@ -271,20 +283,18 @@ static bool is_reading(struct kvr_slice method)
 
 bool engine_path_is_admin(struct kvr_slice method, struct kvr_slice path)
 {
-        char text[ENGINE_PATH_MAX];
         unsigned flags;
 
         if (path.len == 0)
                 return false;
-        if (!read_path(path, text, &flags))
+        if (!read_path(path, &flags))
                 return true;
         return (flags & ANY) || ((flags & CHANGE) && !is_reading(method));
 }
 
 bool engine_path_clears_cache(struct kvr_slice path)
 {
-        char text[ENGINE_PATH_MAX];
         unsigned flags;
 
-        return path.len > 0 && read_path(path, text, &flags) && (flags & CLEARS);
+        return path.len > 0 && read_path(path, &flags) && (flags & CLEARS);
 }

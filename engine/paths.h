@@ -6,7 +6,16 @@
 
 #include <kvroute/base.h>
 
-#define ENGINE_PATH_MAX 2048 /* longer paths are refused outright */
+#define ENGINE_PATH_MAX  2048                  /* longer paths are refused outright */
+#define ENGINE_PATH_ROOM (ENGINE_PATH_MAX + 1) /* of one in its plain spelling */
+
+/*
+ * The plain spelling of a path (without query), as a server may read it: "/a/b", lower case, percent encoding
+ * undone (also twofold), without empty and dot segments, ;parameters, backslashes and slashes at the end. ret
+ * is not terminated. False: it cannot be read safely (bad escapes, control bytes, too long, empty, dot
+ * segments that leave the root).
+ */
+KVR_MUST_USE bool engine_path_normalise(struct kvr_slice path, char ret[ENGINE_PATH_ROOM], size_t *ret_len);
 
 /*
  * Whether a request (method, path without query) reaches an administrative endpoint of any known engine,

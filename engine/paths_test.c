@@ -206,6 +206,36 @@ static void test_clears_cache(void **state)
         assert_false(engine_path_clears_cache(slice("/server_info")));
 }
 
+static void test_one_spelling(void **state)
+{
+        (void)state;
+        static const struct {
+                const char *path, *plain;
+        } cases[] = {
+                {"/v1/chat/completions", "/v1/chat/completions"},
+                {"//v1/./chat//completions/", "/v1/chat/completions"},
+                {"/v1/chat/%63ompletions", "/v1/chat/completions"},
+                {"/v1%2Fchat/%2563ompletions", "/v1/chat/completions"},
+                {"/V1/x/../Chat/completions;a=b", "/v1/chat/completions"},
+                {"/", "/"},
+                {"/..", NULL},
+                {"/%zz", NULL},
+                {"/a%00", NULL},
+                {"", NULL},
+        };
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+                char text[ENGINE_PATH_ROOM];
+                size_t len = 0;
+                bool plain = engine_path_normalise(slice(cases[i].path), text, &len);
+
+                assert_int_equal(plain, cases[i].plain != NULL);
+                if (!plain)
+                        continue;
+                assert_int_equal(len, strlen(cases[i].plain));
+                assert_memory_equal(text, cases[i].plain, len);
+        }
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -214,6 +244,7 @@ int main(void)
                 cmocka_unit_test(test_tricks),
                 cmocka_unit_test(test_unreadable_paths_are_refused),
                 cmocka_unit_test(test_clears_cache),
+                cmocka_unit_test(test_one_spelling),
         };
 
         cmocka_set_message_output(CM_OUTPUT_TAP);

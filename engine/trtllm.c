@@ -84,5 +84,5 @@ const struct engine_traits engine_row_trtllm = {
         .notes = "Switch return_perf_metrics on (/prometheus/metrics), or enable_iter_perf_stats (/metrics, "
                  "which gives "
                  "each figure to one reader only). It refuses request fields it does not know: nothing is "
-                 "added.",
+                 "added but the salt of a tenant (tenant-salt).",
 };

@@ -187,8 +187,11 @@ static void on_read(uv_stream_t *stream, ssize_t got, const uv_buf_t *buf)
         if (got == 0) /* EAGAIN */
                 return;
         disarm(conn);
-        if (!conn->reading) /* nothing was taken from the socket: it comes again when reading starts */
+        if (!conn->reading) { /* nothing was taken from the socket: it comes again when reading starts */
+                if (conn->ops->on_moved)
+                        conn->ops->on_moved(conn);
                 return;
+        }
         conn->reading = false;
         conn->ended = true;
         conn->ops->on_end(conn, got == UV_EOF ? 0 : (int)got);
@@ -359,6 +362,15 @@ bool net_stale(const struct net_conn *conn)
                 return true;
         got = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
         return !(got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK));
+}
+
+bool net_has_input(const struct net_conn *conn)
+{
+        uv_os_fd_t fd;
+        char byte;
+
+        return !conn->closing && uv_fileno((const uv_handle_t *)&conn->tcp, &fd) == 0 &&
+               recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
 }
 
 void net_shutdown(struct net_conn *conn)

@@ -38,6 +38,11 @@ struct net_ops {
         void (*on_drain)(struct net_conn *conn);
         /* Result of net_connect: 0 or a negative uv error code (then call net_close). */
         void (*on_connect)(struct net_conn *conn, int error);
+        /*
+         * Input, an end or an error is there while nobody reads: said once, and left in the socket. Not asked
+         * for where reading is stopped only for a while. Optional.
+         */
+        void (*on_moved)(struct net_conn *conn);
         /* Where the next bytes should go; leave *ret_len 0 for the shared buffer. Optional. */
         void (*on_alloc)(struct net_conn *conn, char **ret_data, size_t *ret_len);
 };
@@ -106,6 +111,8 @@ size_t net_pending(const struct net_conn *conn);
  */
 bool net_moved(const struct net_conn *conn);
 bool net_stale(const struct net_conn *conn);
+/* Whether bytes wait to be read, and not just an end or an error: asks the kernel. */
+bool net_has_input(const struct net_conn *conn);
 
 /* Ends our sending half, when nothing is pending: the peer can read what was sent while its own bytes are
  * discarded. */

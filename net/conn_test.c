@@ -14,7 +14,7 @@ struct end {
         struct net_conn *conn;
         size_t got;
         uint64_t sum;
-        int ends, drains, connects, last_error;
+        int ends, drains, connects, moves, last_error;
         bool close_on_data;
 };
 
@@ -52,8 +52,16 @@ static void on_connect(struct net_conn *conn, int error)
         end->last_error = error;
 }
 
-static const struct net_ops ops = {
-        .on_data = on_data, .on_end = on_end, .on_drain = on_drain, .on_connect = on_connect};
+static void on_moved(struct net_conn *conn)
+{
+        ((struct end *)conn->owner)->moves++;
+}
+
+static const struct net_ops ops = {.on_data = on_data,
+                                   .on_end = on_end,
+                                   .on_drain = on_drain,
+                                   .on_connect = on_connect,
+                                   .on_moved = on_moved};
 
 struct pair {
         struct net_loop loop;
@@ -229,6 +237,45 @@ static void stopping_takes_nothing_from_the_socket(void **state)
         assert_int_equal(pair->server.last_error, 0);
 }
 
+static bool server_moved(struct pair *pair)
+{
+        return pair->server.moves > 0;
+}
+
+/* Bytes or an end that come while nobody reads are told once, and told apart. */
+static void what_comes_while_nobody_reads_is_told(void **state)
+{
+        struct pair *pair = *state;
+        uv_buf_t byte = uv_buf_init((char *)"x", 1);
+
+        for (int round = 0; round < 2; round++) {
+                pair->server.moves = 0;
+                net_read_start(pair->server.conn);
+                net_read_stop(pair->server.conn);
+                assert_false(net_has_input(pair->server.conn));
+                if (round == 0) {
+                        assert_int_equal(net_write(pair->client.conn, &byte, 1), 0);
+                } else {
+                        net_close(pair->client.conn);
+                        pair->client.conn = NULL;
+                }
+                turn_until(pair, server_moved);
+                for (int i = 0; i < 10; i++)
+                        uv_run(&pair->loop.uv, UV_RUN_NOWAIT);
+                assert_int_equal(pair->server.moves, 1);
+                assert_int_equal(pair->server.got, round);
+                assert_int_equal(net_has_input(pair->server.conn), round == 0);
+                assert_true(net_moved(pair->server.conn));
+                if (round == 1)
+                        break;
+                net_read_start(pair->server.conn);
+                while (pair->server.got == 0)
+                        uv_run(&pair->loop.uv, UV_RUN_ONCE);
+                assert_int_equal(pair->server.moves, 1);
+        }
+        assert_int_equal(pair->server.ends, 0);
+}
+
 static void refused_connections_are_reported_later(void **state)
 {
         struct pair *pair = *state;
@@ -297,6 +344,7 @@ int main(void)
                 WITH_PAIR(close_is_seen_at_once_and_calls_nothing_back),
                 WITH_PAIR(stale_is_told_without_reading),
                 WITH_PAIR(stopping_takes_nothing_from_the_socket),
+                WITH_PAIR(what_comes_while_nobody_reads_is_told),
                 WITH_PAIR(refused_connections_are_reported_later),
                 WITH_PAIR(deadlines_expire_in_order),
         };

@@ -9,7 +9,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "edit.h"
 #include "engine/paths.h"
+
+#define KEY_ID_DIGITS 8
+#define KEY_ID_SEED   0x6b65795f69640a01ull /* so that no id is the beginning of a tenant's salt */
 
 void count_waiting(struct exchange *exchange, bool waiting)
 {
@@ -107,6 +111,20 @@ static const char *end_name(enum kvr_end end)
         return names[end];
 }
 
+/* Tells one client key from another without telling any: the same id for the same key and seed. */
+static void add_key_id(struct text *out, struct exchange *exchange)
+{
+        struct kvr_slice key = exchange_client_key(exchange);
+        char hash[33];
+
+        if (key.len == 0) {
+                text_adds(out, ",\"key_id\":null");
+                return;
+        }
+        edit_salt_of_key(key, exchange->worker->proxy->seed ^ KEY_ID_SEED, hash);
+        add_string(out, "key_id", (struct kvr_slice){hash, KEY_ID_DIGITS});
+}
+
 static void log_access(struct exchange *exchange, enum kvr_end end, const struct usage *usage,
                        const struct kvr_settlement *settlement, uint64_t now_ns)
 {
@@ -123,6 +141,8 @@ static void log_access(struct exchange *exchange, enum kvr_end end, const struct
         text_clear(out);
         text_addf(out, "{\"time\":\"%s.%03ldZ\"", stamp, at.tv_nsec / 1000000);
         add_string(out, "request_id", slice_of(exchange->request_id));
+        add_string(out, "client", slice_of(exchange->client->address));
+        add_key_id(out, exchange);
         add_string(out, "method", slice_of(exchange->method));
         add_string(out, "path", exchange->path);
         add_count(out, "status", exchange->status ? exchange->status : -1);
@@ -130,7 +150,7 @@ static void log_access(struct exchange *exchange, enum kvr_end end, const struct
         if (exchange->own_code)
                 add_string(out, "code", slice_of(exchange->own_code));
         add_string(out, "model", slice_of(exchange->model));
-        add_string(out, "workload", slice_of(exchange->workload));
+        add_string(out, "workload", slice_of(exchange->workload[0] ? exchange->workload : "default"));
         if (target) {
                 add_string(out, "replica", slice_of(target->spec.name));
                 add_string(out, "reason", slice_of(kvr_reason_name(exchange->decision.reason)));
@@ -178,8 +198,7 @@ static void count(const struct counts *counts, enum metric_id id, uint64_t n)
         struct metrics *metrics = counts->worker->proxy->metrics;
         unsigned thread = counts->worker->number;
 
-        if (n)
-                metrics_add(metrics, thread, metrics_series_of(metrics, thread, counts->labels, id), n);
+        metrics_add(metrics, thread, metrics_series_of(metrics, thread, counts->labels, id), n);
 }
 
 static void observe(const struct counts *counts, enum metric_id id, uint64_t from_ns, uint64_t to_ns)
@@ -201,8 +220,8 @@ static void count_tokens(const struct counts *counts, const struct exchange *exc
         count(counts, METRIC_PREDICTED_CACHED, exchange->decision.match_tokens);
         if (usage->cached_tokens >= 0)
                 count(counts, METRIC_OBSERVED_CACHED, (uint64_t)usage->cached_tokens);
-        else
-                count(counts, METRIC_UNOBSERVED_PROMPT, prompt);
+        /* Also at 0: a hit rate needs it as the other side of a subtraction. */
+        count(counts, METRIC_UNOBSERVED_PROMPT, usage->cached_tokens >= 0 ? 0 : prompt);
         if (usage->completion_tokens > 0)
                 count(counts, METRIC_COMPLETION_TOKENS, (uint64_t)usage->completion_tokens);
 }
@@ -300,6 +319,28 @@ void exchange_book(struct exchange *exchange, enum kvr_end end)
         exchange->booked = true;
 }
 
+/* Those that reached a replica: the others have nothing to tell about routing. */
+static void note_decision(const struct exchange *exchange, const struct kvr_settlement *settlement,
+                          uint64_t now_ns)
+{
+        const struct kvr_decision *decision = &exchange->decision;
+        const struct decision_note note = {
+                .at_ns = now_ns,
+                .model = exchange->model,
+                .workload = exchange->workload,
+                .replica = exchange->replica->spec.name,
+                .reason = decision->reason,
+                .prompt_tokens = exchange->usage.prompt_tokens >= 0 ? (uint32_t)exchange->usage.prompt_tokens
+                                                                    : settlement->prompt_tokens,
+                .predicted_tokens = decision->match_tokens,
+                .best_tokens = decision->best_match_tokens,
+                .observed_tokens = exchange->usage.cached_tokens,
+                .status = exchange->status,
+        };
+
+        decisions_add(exchange->worker->proxy->decisions, &note);
+}
+
 static void account(struct exchange *exchange, enum kvr_end end)
 {
         struct proxy *proxy = exchange->worker->proxy;
@@ -310,6 +351,8 @@ static void account(struct exchange *exchange, enum kvr_end end)
                 exchange_book(exchange, end);
         settlement = exchange->booked ? &exchange->settlement : NULL;
         count_exchange(exchange, end, &exchange->usage, settlement, now_ns);
+        if (settlement && exchange->replica)
+                note_decision(exchange, settlement, now_ns);
         if (proxy->access_fd >= 0)
                 log_access(exchange, end, &exchange->usage, settlement, now_ns);
 }

@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
+
+#include "admin_guard.h"
 
 #define BODY_MAX (64 * 1024 * 1024) /* of an explained request */
 #define IDLE_MS  60000
@@ -67,14 +70,51 @@ static bool token_is_right(struct admin *admin, const struct http1_head *head)
                                   config->admin_token);
 }
 
+/* Answers if the request would change something (or costs much) and must not. */
+static bool refused_by_guard(struct admin *admin, struct net_exchange *exchange)
+{
+        const struct router_config *config = atomic_load(&admin->options.proxy->config);
+        struct admin_guard_source source = {
+                .head = net_exchange_head(exchange),
+                .has_body = net_exchange_body(exchange).len > 0,
+                .token = *config->admin_token != '\0', /* then it was shown: token_is_right */
+                .names = {config->admin.host, admin->host_name, admin->host_name_short},
+        };
+
+        switch (admin_guard(&source)) {
+        case ADMIN_GUARD_FINE:
+                return false;
+        case ADMIN_GUARD_HOST:
+                admin_respond_error(
+                        exchange, 403, "forbidden",
+                        "the name in the Host field is not known to be this router's, and names can be made "
+                        "to stand for any address: use its address, localhost, or an admin-token");
+                return true;
+        case ADMIN_GUARD_ORIGIN:
+                admin_respond_error(exchange, 403, "forbidden",
+                                    "a page of another origin (the Origin field) must not do this");
+                return true;
+        case ADMIN_GUARD_TYPE:
+                break;
+        }
+        admin_respond_error(
+                exchange, 415, "unsupported_media_type",
+                "send the body as Content-Type: application/json (curl -H 'Content-Type: application/json')");
+        return true;
+}
+
 static void respond_ready(struct admin *admin, struct net_exchange *exchange)
 {
         struct fleet_snapshot *fleet = fleet_snapshot(admin->options.proxy->fleet);
-        bool ready = fleet_is_ready(fleet) && !atomic_load(&admin->options.proxy->draining);
+        const struct proxy *proxy = admin->options.proxy;
+        bool stopping = atomic_load(&proxy->draining) || atomic_load(&proxy->unready);
+        bool ready = !stopping && fleet_is_ready(fleet);
 
         fleet_snapshot_unref(fleet);
         net_respond(exchange, ready ? 200 : 503, "text/plain", "",
-                    ready ? KVR_SLICE("ready\n") : KVR_SLICE("no replica is ready\n"));
+                    ready      ? KVR_SLICE("ready\n")
+                    : stopping ? KVR_SLICE("shutting down\n")
+                               : KVR_SLICE("no replica is ready\n"));
 }
 
 static const char replicas_path[] = "/kvroute/replicas/";
@@ -95,6 +135,27 @@ static void on_replica_path(struct admin *admin, struct net_exchange *exchange, 
                                     "DELETE NAME, POST NAME/drain or POST NAME/undrain");
 }
 
+/* What everybody may read. True: answered. */
+static bool answered_openly(struct admin *admin, struct net_exchange *exchange, struct kvr_slice path)
+{
+        if (is(path, "/healthz"))
+                net_respond(exchange, 200, "text/plain", "", KVR_SLICE("ok\n"));
+        else if (is(path, "/readyz"))
+                respond_ready(admin, exchange);
+        else
+                return admin_page(exchange);
+        return true;
+}
+
+static bool refused(struct admin *admin, struct net_exchange *exchange, bool get)
+{
+        if (token_is_right(admin, net_exchange_head(exchange)))
+                return !get && refused_by_guard(admin, exchange);
+        admin_respond_error(exchange, 401, "unauthorized",
+                            "the admin token is needed: Authorization: Bearer ... (admin-token)");
+        return true;
+}
+
 static void on_request(void *ctx, struct net_exchange *exchange)
 {
         struct admin *admin = ctx;
@@ -102,14 +163,9 @@ static void on_request(void *ctx, struct net_exchange *exchange)
         struct kvr_slice method = head->method, path = head->path;
         bool get = is(method, "GET") || is(method, "HEAD");
 
-        if (get && is(path, "/healthz")) {
-                net_respond(exchange, 200, "text/plain", "", KVR_SLICE("ok\n"));
-        } else if (get && is(path, "/readyz")) {
-                respond_ready(admin, exchange);
-        } else if (!token_is_right(admin, head)) {
-                admin_respond_error(exchange, 401, "unauthorized",
-                                    "the admin token is needed: Authorization: Bearer ... (admin-token)");
-        } else if (get && is(path, "/metrics")) {
+        if ((get && answered_openly(admin, exchange, path)) || refused(admin, exchange, get))
+                return;
+        if (get && is(path, "/metrics")) {
                 admin_metrics(admin, exchange);
         } else if (get && is(path, "/kvroute/replicas")) {
                 admin_list_replicas(admin, exchange);
@@ -125,16 +181,22 @@ static void on_request(void *ctx, struct net_exchange *exchange)
                                     "GET lists replicas, POST {\"url\":...} adds one");
         } else if (is(method, "POST") && is(path, "/kvroute/explain")) {
                 admin_explain(admin, exchange);
+        } else if (is(path, "/kvroute/explain")) {
+                admin_explain_usage(exchange);
         } else if (get && is(path, "/kvroute/config")) {
                 admin_config(admin, exchange);
         } else if (get && is(path, "/kvroute/ledger")) {
                 admin_ledger(admin, exchange);
         } else if (get && is(path, "/kvroute/alarms")) {
                 admin_alarms(admin, exchange);
+        } else if (get && is(path, "/kvroute/decisions")) {
+                admin_decisions(admin, exchange);
         } else {
-                admin_respond_error(exchange, 404, "not_found",
-                                    "paths: /metrics, /healthz, /readyz, /kvroute/replicas, /kvroute/alarms, "
-                                    "/kvroute/explain, /kvroute/config, /kvroute/ledger");
+                admin_respond_error(
+                        exchange, 404, "not_found",
+                        "paths: / (the dashboard), /metrics, /healthz, /readyz, /kvroute/replicas, "
+                        "/kvroute/alarms, /kvroute/decisions, /kvroute/explain, /kvroute/config, "
+                        "/kvroute/ledger");
         }
 }
 
@@ -142,6 +204,15 @@ static void on_gone(void *ctx, struct net_exchange *exchange)
 {
         (void)ctx;
         (void)exchange; /* every answer is given at once: nothing waits */
+}
+
+/* What people call this machine, in full and up to the first dot. */
+static void learn_names(struct admin *admin)
+{
+        if (gethostname(admin->host_name, sizeof admin->host_name - 1))
+                admin->host_name[0] = '\0';
+        memcpy(admin->host_name_short, admin->host_name, sizeof admin->host_name_short);
+        admin->host_name_short[strcspn(admin->host_name_short, ".")] = '\0';
 }
 
 struct admin *admin_new(const struct admin_options *options, struct sockaddr_storage *addr, int *ret_error)
@@ -160,6 +231,7 @@ struct admin *admin_new(const struct admin_options *options, struct sockaddr_sto
                 return NULL;
         admin->options = *options;
         server.ctx = admin;
+        learn_names(admin);
         admin->parser = kvr_parser_new();
         if (admin->parser)
                 admin->server = net_server_new(options->loop, addr, &server, ret_error);

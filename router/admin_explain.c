@@ -2,6 +2,7 @@
 /* POST /kvroute/explain: what would become of this request, and why. Sends nothing. */
 #include "admin_int.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -39,6 +40,34 @@ static size_t unescape(struct kvr_slice in, char *ret, size_t size)
                 }
         }
         return len;
+}
+
+/* Of the paths whose prompts are read, those that people know; docs/admin.md names them all. */
+static const char known_paths[] =
+        "/v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/embeddings, "
+        "/completion, /generate";
+
+static void refuse_path(struct net_exchange *exchange, struct kvr_slice path)
+{
+        char message[512];
+
+        snprintf(message, sizeof message, "path=%.*s is not a path whose prompts are read; these are: %s",
+                 (int)(path.len < 200 ? path.len : 200), path.data, known_paths);
+        admin_respond_error(exchange, 400, "invalid_request", message);
+}
+
+void admin_explain_usage(struct net_exchange *exchange)
+{
+        const struct http1_field *host = http1_find(net_exchange_head(exchange), "host");
+        char message[512];
+
+        snprintf(message, sizeof message,
+                 "POST a request's body, as: curl 'http://%.*s/kvroute/explain?path=/v1/chat/completions' "
+                 "-H 'Content-Type: application/json' "
+                 "-d '{\"model\":\"NAME\",\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'",
+                 host && host->value.len < 100 ? (int)host->value.len : 14,
+                 host && host->value.len < 100 ? host->value.data : "127.0.0.1:8081");
+        admin_respond_error(exchange, 405, "method_not_allowed", message);
 }
 
 static const char *replica_name(const struct fleet_snapshot *fleet, kvr_replica_id id)
@@ -107,20 +136,18 @@ static struct kvr_slice affinity_of(const struct http1_head *head, const struct 
         return key;
 }
 
-static enum kvr_status ask(struct admin *admin, struct net_exchange *exchange, struct kvr_prompt *prompt,
-                           struct kvr_decision *ret_decision, struct kvr_candidate *ret_candidates,
-                           size_t *ret_count, struct kvr_error *err)
+static enum kvr_status ask(struct admin *admin, struct net_exchange *exchange, enum kvr_api api,
+                           struct kvr_prompt *prompt, struct kvr_decision *ret_decision,
+                           struct kvr_candidate *ret_candidates, size_t *ret_count, struct kvr_error *err)
 {
         struct proxy *proxy = admin->options.proxy;
         const struct router_config *config = atomic_load(&proxy->config);
         const struct http1_head *head = net_exchange_head(exchange);
-        char path[256];
-        size_t path_len = unescape(query_path(head->query), path, sizeof path);
         struct identify_source source = {
                 .config = config,
                 .seed = proxy->seed,
                 .client_key = client_key(head, config),
-                .api = kvr_api_of_path((struct kvr_slice){path, path_len}),
+                .api = api,
                 .body = net_exchange_body(exchange),
         };
         struct kvr_request request = {.prompt = prompt, .last_resort = true};
@@ -146,12 +173,20 @@ void admin_explain(struct admin *admin, struct net_exchange *exchange)
         struct text json = {0};
         size_t count = 0;
         enum kvr_status status;
+        char path[256];
+        size_t path_len = unescape(query_path(net_exchange_head(exchange)->query), path, sizeof path);
+        struct kvr_slice asked = {path, path_len};
 
+        if (identify_api(asked) == KVR_API_OTHER) {
+                free(candidates);
+                refuse_path(exchange, asked);
+                return;
+        }
         if (!candidates) {
                 admin_respond_error(exchange, 503, "no_memory", "out of memory");
                 return;
         }
-        status = ask(admin, exchange, &prompt, &decision, candidates, &count, &err);
+        status = ask(admin, exchange, identify_api(asked), &prompt, &decision, candidates, &count, &err);
         if (status == KVR_OK) {
                 fleet = fleet_snapshot(proxy->fleet);
                 write_explanation(&json, &prompt, fleet, &decision, candidates,

@@ -4,8 +4,11 @@
  *
  *   admin.c          the listener, who may ask, which path is whose
  *   admin_replicas.c the replicas: list, add, remove, drain
+ *   admin_guard.c    whether what changes something may do so
  *   admin_explain.c  what would become of a request
- *   admin_status.c   metrics, settings, account, alarms
+ *   admin_ledger.c   what became of the prompts
+ *   admin_page.c     the dashboard, and the last requests for it
+ *   admin_status.c   metrics, settings, alarms
  */
 #ifndef KVROUTE_ROUTER_ADMIN_INT_H
 #define KVROUTE_ROUTER_ADMIN_INT_H
@@ -16,6 +19,7 @@ struct admin {
         struct admin_options options;
         struct net_server *server;
         struct kvr_parser *parser;
+        char host_name[256], host_name_short[256]; /* of this machine; may be empty */
 };
 
 /* ---- admin.c ---- */
@@ -31,6 +35,10 @@ void admin_respond_error(struct net_exchange *exchange, unsigned status, const c
 /* NAN until a prediction there was checked. */
 double admin_trust(const struct kvr_replica_info *info);
 
+/* ---- admin_page.c ---- */
+/* Answers if the path is one of the dashboard's, else false. */
+bool admin_page(struct net_exchange *exchange);
+
 /* ---- the answers ---- */
 void admin_list_replicas(struct admin *admin, struct net_exchange *exchange);
 void admin_add_replica(struct admin *admin, struct net_exchange *exchange);
@@ -38,9 +46,12 @@ void admin_remove_replica(struct admin *admin, struct net_exchange *exchange, st
 void admin_drain_replica(struct admin *admin, struct net_exchange *exchange, struct kvr_slice name,
                          bool draining);
 void admin_explain(struct admin *admin, struct net_exchange *exchange);
+/* 405, with a line to copy. */
+void admin_explain_usage(struct net_exchange *exchange);
 void admin_metrics(struct admin *admin, struct net_exchange *exchange);
 void admin_config(struct admin *admin, struct net_exchange *exchange);
 void admin_ledger(struct admin *admin, struct net_exchange *exchange);
 void admin_alarms(struct admin *admin, struct net_exchange *exchange);
+void admin_decisions(struct admin *admin, struct net_exchange *exchange);
 
 #endif

@@ -22,6 +22,19 @@ static void add_models(struct text *out, struct target *target)
         text_add(out, "]", 1);
 }
 
+static void add_address(struct text *out, struct target *target)
+{
+        struct sockaddr_storage addr;
+        char text[80];
+
+        if (!target_address(target, &addr, NULL)) {
+                text_adds(out, ",\"address\":null");
+                return;
+        }
+        target_address_text(&addr, text, sizeof text);
+        admin_add_string(out, "address", text);
+}
+
 static void add_health(struct text *out, struct target *target)
 {
         pthread_mutex_lock(&target->lock);
@@ -29,6 +42,8 @@ static void add_health(struct text *out, struct target *target)
                 admin_add_string(out, "why", target->health.why);
         if (target->health_error[0])
                 admin_add_string(out, "error", target->health_error);
+        if (target->resolve_error[0])
+                admin_add_string(out, "resolve_error", target->resolve_error);
         pthread_mutex_unlock(&target->lock);
 }
 
@@ -67,6 +82,8 @@ static void add_replica(struct admin *admin, struct text *out, struct target *ta
         text_add_json(out, (struct kvr_slice){info.name, strlen(info.name)});
         text_add(out, "\"", 1);
         admin_add_string(out, "url", target->url);
+        add_address(out, target);
+        admin_add_string(out, "origin", target->by_api ? "api" : "config");
         admin_add_string(out, "engine", view.detected ? engine_kind_name(view.engine) : "auto");
         admin_add_string(out, "engine_version", view.version);
         add_models(out, target);
@@ -174,7 +191,7 @@ void admin_add_replica(struct admin *admin, struct net_exchange *exchange)
                 admin_respond_error(exchange, 400, "invalid_request", why);
         } else {
                 enum kvr_status status = fleet_add(proxy->fleet, &spec, config_replica_auth(config, &spec),
-                                                   config_replica_key(config, &spec), &err);
+                                                   config_replica_key(config, &spec), true, &err);
 
                 if (status == KVR_OK) {
                         text_adds(&json, "{\"name\":\"");

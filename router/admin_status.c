@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GET /metrics, /kvroute/config, /kvroute/ledger, /kvroute/alarms: what the router knows of itself. */
+/* GET /metrics, /kvroute/config, /kvroute/alarms: what the router knows of itself. */
 #include "admin_int.h"
 
 #include <math.h>
@@ -108,38 +108,6 @@ void admin_config(struct admin *admin, struct net_exchange *exchange)
         else
                 admin_respond_error(exchange, 503, "no_memory", "out of memory");
         free(json);
-}
-
-void admin_ledger(struct admin *admin, struct net_exchange *exchange)
-{
-        static const enum kvr_reason reasons[] = {
-#define REASON(code, name) code,
-                KVR_REASON_LIST(REASON)
-#undef REASON
-        };
-        struct kvr_index_info index;
-        struct text json = {0};
-
-        text_adds(&json, "{\"reasons\":[");
-        for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++) {
-                struct kvr_reason_account account;
-
-                kvr_router_account(admin->options.proxy->router, reasons[i], &account);
-                text_addf(
-                        &json,
-                        "%s{\"reason\":\"%s\",\"requests\":%llu,\"prompt_tokens\":%llu,\"best_tokens\":%llu,"
-                        "\"predicted_tokens\":%llu,\"observed_tokens\":%llu,\"unobserved_prompt_tokens\":%"
-                        "llu}",
-                        i ? "," : "", kvr_reason_name(reasons[i]), (unsigned long long)account.requests,
-                        (unsigned long long)account.prompt_tokens, (unsigned long long)account.best_tokens,
-                        (unsigned long long)account.predicted_tokens,
-                        (unsigned long long)account.observed_tokens,
-                        (unsigned long long)account.unobserved_prompt_tokens);
-        }
-        kvr_router_index_info(admin->options.proxy->router, &index);
-        text_addf(&json, "],\"lookups\":%llu,\"lookups_without_match\":%llu}",
-                  (unsigned long long)index.lookups, (unsigned long long)index.lookups_without_match);
-        admin_respond_json(exchange, 200, &json);
 }
 
 static void add_alarm(void *ctx, const struct control_alarm *alarm)

@@ -14,6 +14,8 @@
 #include <strings.h>
 
 #include "decode.h"
+#include "identify.h"
+#include "tenant.h"
 
 #define HEAD_READ_BYTES \
         (16 * 1024) /* what of a body comes with the head is copied; the rest is read into place */
@@ -41,6 +43,20 @@ void client_close(struct client *client)
                 free(client);
 }
 
+/* Asked of the kernel at once: later the client may be gone. */
+static void keep_address(struct client *client)
+{
+        struct sockaddr_storage addr;
+        int len = sizeof addr;
+
+        if (uv_tcp_getpeername(&client->conn->tcp, (struct sockaddr *)&addr, &len))
+                return;
+        if (addr.ss_family == AF_INET6)
+                uv_ip6_name((const struct sockaddr_in6 *)&addr, client->address, sizeof client->address);
+        else
+                uv_ip4_name((const struct sockaddr_in *)&addr, client->address, sizeof client->address);
+}
+
 void client_accept(struct worker *worker, struct net_conn *conn)
 {
         struct proxy *proxy = worker->proxy;
@@ -58,6 +74,8 @@ void client_accept(struct worker *worker, struct net_conn *conn)
         client->conn = conn;
         client->worker = worker;
         client->input.limit = CLIENT_INPUT_MAX;
+        if (proxy->access_fd >= 0)
+                keep_address(client);
         client->next = worker->clients.next;
         client->prev = &worker->clients;
         worker->clients.next->prev = client;
@@ -220,13 +238,30 @@ static bool key_is_known(const struct router_config *config, struct kvr_slice ke
         return known;
 }
 
+static bool is_exactly(struct kvr_slice text, const char *string)
+{
+        return text.len == strlen(string) && memcmp(text.data, string, text.len) == 0;
+}
+
+static bool workload_is_fine(struct exchange *exchange, struct kvr_slice name)
+{
+        return is_exactly(name, "default") || is_exactly(name, WORKLOAD_OTHER) ||
+               config_has_workload(exchange->worker->config, name) ||
+               workload_admit(&exchange->worker->proxy->workloads, name);
+}
+
+/* Only for who may come in at all: names stay for good, and there are not many of them. */
 static void keep_workload(struct exchange *exchange, const struct http1_head *head)
 {
         const struct http1_field *field = http1_find(head, "x-kvroute-workload");
 
         /* Names given by rules follow in route.c, when the model is known. */
-        if (field && id_is_fine(field->value) && field->value.len < sizeof exchange->workload)
+        if (!field || !id_is_fine(field->value) || field->value.len >= sizeof exchange->workload)
+                return;
+        if (workload_is_fine(exchange, field->value))
                 memcpy(exchange->workload, field->value.data, field->value.len);
+        else
+                memcpy(exchange->workload, WORKLOAD_OTHER, sizeof WORKLOAD_OTHER);
 }
 
 static void keep_priority(struct exchange *exchange, const struct http1_head *head)
@@ -277,20 +312,19 @@ static bool keep_head(struct exchange *exchange, struct http1_head *head)
         exchange->head_request = strcmp(exchange->method, "HEAD") == 0;
         exchange->http10 = head->minor == 0;
         exchange->keep_alive = head->keep_alive;
-        exchange->upgrade = head->upgrade;
-        if (head->upgrade)
+        /* Java clients offer HTTP/2 with each request and do without it. A tunnel of it would pass by us. */
+        exchange->upgrade = head->upgrade && !http1_list_has(head, "upgrade", "h2c");
+        if (exchange->upgrade)
                 copy_value(exchange->upgrade_to, sizeof exchange->upgrade_to, http1_find(head, "upgrade"));
         copy_value(exchange->content_encoding, sizeof exchange->content_encoding,
                    http1_find(head, "content-encoding"));
         exchange->body_chunked = head->chunked;
         exchange->expects = head->expect_continue;
         exchange->encoding = (uint8_t)decode_coding_of(head);
-        exchange->api =
-                strcmp(exchange->method, "POST") == 0 ? kvr_api_of_path(exchange->path) : KVR_API_OTHER;
+        exchange->api = strcmp(exchange->method, "POST") == 0 ? identify_api(exchange->path) : KVR_API_OTHER;
         make_request_id(exchange, head);
         keep_fields(exchange, head);
         keep_affinity(exchange, head);
-        keep_workload(exchange, head);
         keep_priority(exchange, head);
         return !exchange->fields.failed && !exchange->credentials.failed;
 }
@@ -305,10 +339,11 @@ static bool refused_by_head(struct exchange *exchange, const struct http1_head *
                 return true;
         }
         if (head->content_length > 0 && (uint64_t)head->content_length > config->max_body_bytes) {
-                char message[96];
+                char message[128], limit[40];
 
-                snprintf(message, sizeof message, "the body has %lld bytes, the limit (max-body) is %llu",
-                         (long long)head->content_length, (unsigned long long)config->max_body_bytes);
+                option_format_bytes(config->max_body_bytes, limit, sizeof limit);
+                snprintf(message, sizeof message, "the body has %lld bytes, the limit (max-body) is %s",
+                         (long long)head->content_length, limit);
                 reply_error(exchange, 413, "body_too_large", message, 0);
                 return true;
         }
@@ -319,7 +354,8 @@ static bool refused_by_head(struct exchange *exchange, const struct http1_head *
                             "a valid API key is needed: send it as Authorization: Bearer or x-api-key", 0);
                 return true;
         }
-        return reply_local(exchange);
+        keep_workload(exchange, head);
+        return tenant_refuses_head(exchange) || reply_local(exchange);
 }
 
 /* The router stops before the request is complete. */

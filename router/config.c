@@ -295,10 +295,24 @@ static bool apply_file(struct config_builder *b, const char *name)
         return ok;
 }
 
+void config_strings_free(struct config_strings *strings)
+{
+        config_free_strings(strings, false);
+}
+
+/* The mistake that ended the reading is among the others. */
+static void note_last(struct config_builder *b)
+{
+        size_t count = b->errors ? b->errors->count : 0;
+
+        if (b->errors && (count == 0 || strcmp(b->errors->items[count - 1], b->err->message) != 0))
+                (void)!config_go_on(b);
+}
+
 enum config_result config_load(const struct config_input *input, struct router_config **ret,
                                struct config_error *err)
 {
-        struct config_builder b = {.environment = input->environment, .err = err};
+        struct config_builder b = {.environment = input->environment, .err = err, .errors = input->errors};
         struct flags flags = {0};
         enum config_result result = CONFIG_ERROR;
 
@@ -311,9 +325,10 @@ enum config_result config_load(const struct config_input *input, struct router_c
         if (!config_builder_init(&b))
                 goto out;
         const char *file = file_name(&b, &flags);
-        if (file && !apply_file(&b, file))
+        if (file && !apply_file(&b, file) && !config_go_on(&b))
                 goto out;
-        if (!apply_environment(&b) || !apply_flags(&b, &flags) || !config_check_whole(&b))
+        if (!apply_environment(&b) || !apply_flags(&b, &flags) || !config_check_whole(&b) ||
+            (b.errors && b.errors->count))
                 goto out;
         if (input->replicas_required && b.config->replicas.count == 0) {
                 config_fail(&b, "",
@@ -324,6 +339,8 @@ enum config_result config_load(const struct config_input *input, struct router_c
         b.config = NULL;
         result = CONFIG_OK;
 out:
+        if (result == CONFIG_ERROR)
+                note_last(&b);
         config_free(b.config);
         free(flags.items);
         return result;

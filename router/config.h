@@ -101,7 +101,13 @@ struct config_input {
         char *const *argv;
         char *const *environment; /* "NAME=value", NULL ends; NULL: none */
         bool replicas_required;   /* refuse a configuration without any */
+        /*
+         * NULL: reading ends with the first mistake. Else it goes on where it can, and all mistakes are here,
+         * at least one after CONFIG_ERROR; the caller frees with config_strings_free.
+         */
+        struct config_strings *errors;
 };
+void config_strings_free(struct config_strings *strings);
 
 /*
  * Reads everything. CONFIG_OK: gives *ret, to free with config_free. Main thread only (getopt_long); reads
@@ -143,6 +149,9 @@ const char *config_replica_key(const struct router_config *config, const struct 
 const char *config_workload(const struct router_config *config, struct kvr_slice path, struct kvr_slice model,
                             struct kvr_slice api_key, struct kvr_slice (*header)(void *ctx, const char *name),
                             void *ctx);
+
+/* Whether some rule has this name. */
+bool config_has_workload(const struct router_config *config, struct kvr_slice name);
 
 /* GET /kvroute/config: settings as one JSON object, secrets as "***". Gives text to free(); NULL: out of
  * memory. */

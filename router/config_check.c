@@ -169,7 +169,7 @@ static bool check_listeners(struct config_builder *b)
 {
         const struct router_config *c = b->config;
 
-        if (c->listen.count == 0)
+        if (c->listen.count == 0 && !(b->errors && b->errors->count)) /* else it was told why */
                 return config_fail(b, config_place(b, "listen"),
                                    "no listener is left; write at least one HOST:PORT");
         for (size_t i = 0; i < c->listen.count; i++) {
@@ -191,23 +191,49 @@ static bool check_listeners(struct config_builder *b)
         return true;
 }
 
-bool config_check_whole(struct config_builder *b)
+static bool warn_no_replicas(struct config_builder *b)
 {
-        const struct router_config *c = b->config;
+        if (b->config->replicas.count)
+                return true;
+        return config_warn(b,
+                           "no replica is configured, so requests get 503: give serve a URL (kvroute serve "
+                           "http://127.0.0.1:8000), list replicas in the file, or POST {\"url\":...} to "
+                           "/kvroute/replicas of the admin listener%s",
+                           b->config->admin.off ? " (which is off)" : "");
+}
 
-        if (!check_policy(b) || !check_seed(b) || !check_aliases(b) || !check_replicas(b) ||
-            !check_headers(b) || !check_listeners(b))
-                return false;
-        if (c->tenant_salt && c->api_keys.count == 0)
+static bool check_salt(struct config_builder *b)
+{
+        if (b->config->tenant_salt && b->config->api_keys.count == 0)
                 return config_fail(b, config_place(b, "tenant-salt"),
                                    "has no effect without --api-key: tenants are told apart by their keys");
-        if (c->max_body_bytes > c->body_memory_bytes)
+        return true;
+}
+
+static bool check_bodies(struct config_builder *b)
+{
+        if (b->config->max_body_bytes > b->config->body_memory_bytes)
                 return config_fail(b, config_place(b, "max-body"),
                                    "is larger than body-memory, so such a body could never be taken");
+        return true;
+}
+
+bool config_check_whole(struct config_builder *b)
+{
+        static bool (*const checks[])(struct config_builder *) = {
+                check_policy,  check_seed,      check_aliases, check_replicas,
+                check_headers, check_listeners, check_salt,    check_bodies,
+        };
+        const struct router_config *c = b->config;
+
+        for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
+                if (!checks[i](b) && !config_go_on(b))
+                        return false;
+        }
         if (c->pool_idle_ms >= 5000 &&
             !config_warn(b, "pool-idle of 5s or more: most engines close idle connections after 5s"))
                 return false;
-        return true;
+        return warn_no_replicas(b);
 }
 
 /* ---- questions -------------------------------------------------------------------------------------- */
@@ -279,6 +305,15 @@ const char *config_workload(const struct router_config *config, struct kvr_slice
         return NULL;
 }
 
+bool config_has_workload(const struct router_config *config, struct kvr_slice name)
+{
+        for (size_t i = 0; i < config->workload_count; i++)
+                if (strlen(config->workloads[i].name) == name.len &&
+                    memcmp(config->workloads[i].name, name.data, name.len) == 0)
+                        return true;
+        return false;
+}
+
 static bool field_equal(const struct router_config *a, const struct router_config *b,
                         const struct option_row *option)
 {
@@ -343,7 +378,8 @@ void config_restart_needed(const struct router_config *before, const struct rout
 int config_check_main(int argc, char *const *argv)
 {
         char *args[2] = {(char[]){"--config"}, argc > 0 ? argv[0] : NULL};
-        struct config_input input = {2, args, environ, false};
+        struct config_strings errors = {0};
+        struct config_input input = {2, args, environ, false, &errors};
         struct router_config *config;
         struct config_error err;
         bool json = argc == 2 && strcmp(argv[1], "--json") == 0;
@@ -351,7 +387,7 @@ int config_check_main(int argc, char *const *argv)
         if (argc == 1 && (strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0)) {
                 printf("Usage: kvroute check FILE [--json]\n\nReads a configuration as kvroute serve "
                        "--config FILE would, "
-                       "with the environment over it, and says what\nis wrong with it. --json prints the "
+                       "with the environment over it, and says all that\nis wrong with it. --json prints the "
                        "settings in "
                        "force. Exit status: 0 it is fine, 2 it is not.\n");
                 return 0;
@@ -361,7 +397,9 @@ int config_check_main(int argc, char *const *argv)
                 return 2;
         }
         if (config_load(&input, &config, &err) != CONFIG_OK) {
-                fprintf(stderr, "kvroute: %s\n", err.message);
+                for (size_t i = 0; i < errors.count; i++)
+                        fprintf(stderr, "kvroute: %s\n", errors.items[i]);
+                config_strings_free(&errors);
                 return 2;
         }
         for (size_t i = 0; i < config->warnings.count; i++)
@@ -370,8 +408,9 @@ int config_check_main(int argc, char *const *argv)
         if (json)
                 printf("%s\n", text ? text : "null");
         else
-                printf("%s: ok, policy %s, %zu replicas, %zu workloads\n", argv[0], config->policy,
-                       config->replicas.count, config->workload_count);
+                printf("%s: ok, policy %s, %zu %s, %zu %s\n", argv[0], config->policy, config->replicas.count,
+                       config->replicas.count == 1 ? "replica" : "replicas", config->workload_count,
+                       config->workload_count == 1 ? "workload" : "workloads");
         free(text);
         config_free(config);
         return 0;

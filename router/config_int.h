@@ -21,6 +21,7 @@ struct config_builder {
         struct router_config *config;
         char *const *environment; /* for env: values; may be NULL */
         struct config_error *err;
+        struct config_strings *errors;      /* NULL, or where mistakes are gathered */
         uint8_t source[CONFIG_OPTIONS_MAX]; /* of each row of the table: who set it */
         char place[CONFIG_OPTIONS_MAX]
                   [CONFIG_PLACE_MAX]; /* and where, for checks that come when all is read */
@@ -28,6 +29,11 @@ struct config_builder {
 
 /* Fills the error and returns false. place: "--max-body", "kvroute.yaml:3:5". */
 bool config_fail(struct config_builder *b, const char *place, const char *format, ...) KVR_PRINTF(3, 4);
+
+/*
+ * Something failed, and the error is filled. True: it was put to the others, and reading may go on.
+ */
+KVR_MUST_USE bool config_go_on(struct config_builder *b);
 
 /* Where an option was set ("--policy", "kvroute.yaml:3:5"), its name if it has its default. */
 const char *config_place(const struct config_builder *b, const char *name);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "config.h"
+#include "config_int.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -78,6 +78,12 @@ static void test_defaults(void **state)
         assert_true(c->hold_head && !c->inject_usage && !c->allow_engine_admin);
         assert_false(c->seed_given);
         assert_int_equal(c->replicas.count, 0);
+        assert_int_equal(c->shutdown_delay_ms, 0);
+        assert_int_equal(c->resolve_interval_ms, 10000);
+        assert_int_equal(c->warnings.count, 1);
+        assert_non_null(strstr(c->warnings.items[0], "no replica is configured"));
+        config_free(c);
+        c = LOAD(.argv = {"http://a:1"});
         assert_int_equal(c->warnings.count, 0);
         config_free(c);
         config_free(NULL);
@@ -211,7 +217,8 @@ static void test_environment(void **state)
         assert_string_equal(c->replicas.items[0].name, "c:3");
         config_free(c);
         /* slips are pointed out, what Kubernetes and test harnesses set is not */
-        c = LOAD(.environment = {"KVROUTE_POLCY=random", "KVROUTE_BIN=/x", "KVROUTE_SERVICE_HOST=10.0.0.1",
+        c = LOAD(.argv = {"http://a:1"},
+                 .environment = {"KVROUTE_POLCY=random", "KVROUTE_BIN=/x", "KVROUTE_SERVICE_HOST=10.0.0.1",
                                  "KVROUTE_PORT_8080_TCP_ADDR=10.0.0.1"});
         assert_int_equal(c->warnings.count, 1);
         assert_string_equal(c->warnings.items[0], "environment variable KVROUTE_POLCY is no option and was "
@@ -516,14 +523,51 @@ static void test_workloads(void **state)
 static void test_admin_warning(void **state)
 {
         (void)state;
-        struct router_config *c = LOAD(.argv = {"--admin=0.0.0.0:9000"});
+        struct router_config *c = LOAD(.argv = {"--admin=0.0.0.0:9000", "http://a:1"});
 
         assert_int_equal(c->warnings.count, 1);
         assert_non_null(strstr(c->warnings.items[0], "set --admin-token"));
         config_free(c);
-        c = LOAD(.argv = {"--admin=0.0.0.0:9000", "--admin-token=x"});
+        c = LOAD(.argv = {"--admin=0.0.0.0:9000", "--admin-token=x", "http://a:1"});
         assert_int_equal(c->warnings.count, 0);
         config_free(c);
+}
+
+/* All mistakes of one text, each with its place; cut behind any byte it must not go wrong, either. */
+static void test_all_mistakes(void **state)
+{
+        (void)state;
+        static const char text[] = "polcy: kv\n"
+                                   "max-body: huge\n"
+                                   "replicas:\n"
+                                   "  - { url: http://a:1/v1, models: [a, b] }\n"
+                                   "workloads:\n"
+                                   "  - { name: a, header: { x: y, z: 1 } }\n"
+                                   "retries: { a: [1, *x] }\n"
+                                   "alias: { b: [c] }\n"
+                                   "retries: 1\n"
+                                   "seed: xyz\n";
+        static const char *const expected[] = {
+                ":1:1: ", ":2:11: ", ":4:12: ", ":6:32: ", ":7:10: ", ":8:13: ", ":9:1: ", ":10:7: "};
+
+        for (size_t len = 0; len < sizeof text; len++) {
+                struct config_error err = {""};
+                struct config_strings errors = {0};
+                struct config_builder b = {.err = &err, .errors = &errors};
+
+                assert_true(config_builder_init(&b));
+                bool ok = config_read_yaml(&b, "f", (struct kvr_slice){text, len}) || config_go_on(&b);
+
+                assert_true(ok && (config_check_whole(&b) || errors.count));
+                if (len == sizeof text - 1) {
+                        assert_int_equal(errors.count, sizeof expected / sizeof *expected);
+                        for (size_t i = 0; i < errors.count; i++)
+                                if (strncmp(errors.items[i] + 1, expected[i], strlen(expected[i])) != 0)
+                                        fail_msg("\"%s\" is not at %s", errors.items[i], expected[i]);
+                }
+                config_strings_free(&errors);
+                config_free(b.config);
+        }
 }
 
 int main(void)
@@ -541,6 +585,7 @@ int main(void)
                 cmocka_unit_test(test_secrets),
                 cmocka_unit_test(test_workloads),
                 cmocka_unit_test(test_admin_warning),
+                cmocka_unit_test(test_all_mistakes),
         };
 
         cmocka_set_message_output(CM_OUTPUT_TAP);

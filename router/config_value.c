@@ -29,6 +29,23 @@ bool config_fail(struct config_builder *b, const char *place, const char *format
         return false;
 }
 
+bool config_go_on(struct config_builder *b)
+{
+        char **items, *copy;
+
+        if (!b->errors)
+                return false;
+        items = realloc(b->errors->items, (b->errors->count + 1) * sizeof *items);
+        if (!items)
+                return false;
+        b->errors->items = items;
+        copy = strdup(b->err->message);
+        if (!copy)
+                return false;
+        items[b->errors->count++] = copy;
+        return true;
+}
+
 bool config_no_memory(struct config_builder *b, const char *place)
 {
         return config_fail(b, place, "out of memory");

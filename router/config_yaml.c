@@ -19,6 +19,9 @@ struct reader {
         yaml_event_t event; /* the one to look at */
         bool have_event;
         const char *name;
+        bool broken;        /* not YAML: nothing can be read behind this */
+        unsigned depth;     /* lists and maps around the event */
+        unsigned top_nodes; /* of the map of options, the event included: keys have odd numbers */
         bool seen[CONFIG_OPTIONS_MAX];
         bool workloads_seen;
 };
@@ -46,10 +49,17 @@ static void place_of(const struct reader *r, yaml_mark_t at, const char *key, ch
         snprintf(ret, size, "%.300s:%zu:%zu: %.100s", r->name, at.line + 1, at.column + 1, key);
 }
 
+static bool opens(yaml_event_type_t type)
+{
+        return type == YAML_MAPPING_START_EVENT || type == YAML_SEQUENCE_START_EVENT;
+}
+
 static bool next(struct reader *r)
 {
-        if (r->have_event)
+        if (r->have_event) {
+                r->depth += opens(r->event.type);
                 yaml_event_delete(&r->event);
+        }
         r->have_event = false;
         if (!yaml_parser_parse(&r->parser, &r->event)) {
                 yaml_mark_t at = r->parser.problem_mark;
@@ -57,9 +67,14 @@ static bool next(struct reader *r)
 
                 snprintf(message, sizeof message, "not YAML: %s",
                          r->parser.problem ? r->parser.problem : "out of memory");
+                r->broken = true;
                 return fail_at(r, at, message);
         }
         r->have_event = true;
+        if (r->event.type == YAML_MAPPING_END_EVENT || r->event.type == YAML_SEQUENCE_END_EVENT)
+                r->depth--;
+        else if (r->depth == 1)
+                r->top_nodes++;
         if (r->event.type == YAML_ALIAS_EVENT)
                 return fail_at(r, r->event.start_mark,
                                "aliases (*name) are not supported; write the value again");
@@ -472,6 +487,25 @@ static bool read_entry(struct reader *r, const struct scalar *key)
         return read_option(r, option);
 }
 
+/*
+ * An option was wrong, somewhere inside: on to the key behind it, or to the end of the map. Other mistakes met
+ * on the way (aliases) are those of the same option.
+ */
+static bool skip_entry(struct reader *r)
+{
+        if (r->broken || !config_go_on(r->b))
+                return false;
+        while (!r->broken) {
+                bool end =
+                        r->event.type == YAML_MAPPING_END_EVENT || r->event.type == YAML_SEQUENCE_END_EVENT;
+
+                if (r->depth == 0 || (r->depth == 1 && !end && r->top_nodes % 2 == 1))
+                        return true;
+                (void)!next(r);
+        }
+        return false;
+}
+
 static bool read_document(struct reader *r)
 {
         struct scalar key;
@@ -489,12 +523,13 @@ static bool read_document(struct reader *r)
                             "the file must be a map of options, as `listen: 127.0.0.1:8080`"))
                         return false;
                 while (r->event.type != YAML_MAPPING_END_EVENT) {
-                        if (!take_key(r, &key))
-                                return false;
-                        bool ok = read_entry(r, &key);
+                        bool ok = take_key(r, &key);
 
-                        drop(&key);
-                        if (!ok)
+                        if (ok) {
+                                ok = read_entry(r, &key);
+                                drop(&key);
+                        }
+                        if (!ok && !skip_entry(r))
                                 return false;
                 }
                 if (!next(r))

@@ -24,10 +24,11 @@ void probe_send(struct probe *probe, enum job number, const char *method, const 
                 struct kvr_slice body, uint32_t timeout_ms, size_t body_max)
 {
         struct probe_job *job = &probe->jobs[number];
-        const struct target *target = probe->target;
+        struct target *target = probe->target;
         char path_text[REPLICA_PREFIX_MAX + 128], headers[REPLICA_SECRET_MAX + 128];
+        struct sockaddr_storage addr;
         struct net_request_spec spec = {
-                .addr = (const struct sockaddr *)&target->addr,
+                .addr = (const struct sockaddr *)&addr,
                 .host = target->spec.authority,
                 .method = method,
                 .target = path_text,
@@ -40,6 +41,8 @@ void probe_send(struct probe *probe, enum job number, const char *method, const 
                 .ctx = job,
         };
 
+        if (!target_address(target, &addr, NULL))
+                return;
         snprintf(path_text, sizeof path_text, "%s%s", target->spec.prefix, path);
         snprintf(headers, sizeof headers, "%s%s%s%s", target->key ? "Authorization: Bearer " : "",
                  target->key ? target->key : "", target->key ? "\r\n" : "",
@@ -59,6 +62,8 @@ static void job_done(void *ctx, enum net_request_error error, unsigned status, s
         job->request = NULL;
         if (probe->gone)
                 return;
+        if (error == NET_REQUEST_CONNECT || (error == NET_REQUEST_TIMEOUT && status == 0))
+                atomic_store(&probe->target->resolve_wanted, true);
         switch ((enum job)(job - probe->jobs)) {
         case JOB_SETUP:
                 probe_setup_done(probe,
@@ -88,9 +93,11 @@ static void probe_step(struct probe *probe, uint64_t now_ms)
 {
         bool down = atomic_load(&probe->target->shown_state) == KVR_DOWN;
 
+        if (probe->target->named && !probe->resolved)
+                return; /* there is nobody to ask */
         if (idle_and_due(probe, JOB_HEALTH, now_ms))
                 probe_health(probe, now_ms);
-        if (idle_and_due(probe, JOB_SETUP, now_ms) && !down)
+        if (idle_and_due(probe, JOB_SETUP, now_ms) && (!down || probe_serves_nothing(probe)))
                 probe_setup(probe, now_ms);
         if (idle_and_due(probe, JOB_LOAD, now_ms) && probe->detected && !down &&
             probe->control->config->metrics_interval_ms)
@@ -98,6 +105,23 @@ static void probe_step(struct probe *probe, uint64_t now_ms)
         if (!probe->jobs[JOB_TRIAL].request && probe_trial_due(probe))
                 probe_trial(probe);
         probe_look_for_stall(probe);
+}
+
+void probe_begin_anew(struct probe *probe)
+{
+        for (unsigned i = 0; i < JOB_COUNT; i++) {
+                struct probe_job *job = &probe->jobs[i];
+
+                if (job->request)
+                        net_request_cancel(job->request);
+                job->request = NULL;
+                job->due_ms = 0;
+        }
+        probe->detected = probe->models_read = probe->suspect = false;
+        probe->healthy_since_ms = 0;
+        probe->load_error[0] = probe->no_models[0] = '\0';
+        engine_detect_init(&probe->detect);
+        probe_start_polling(probe);
 }
 
 static struct probe *probe_of(const struct control *control, const struct target *target)
@@ -132,6 +156,7 @@ static void probe_free(struct probe *probe)
                         net_request_cancel(probe->jobs[i].request);
                 text_free(&probe->jobs[i].body);
         }
+        probe_drop_lookup(probe);
         target_unref(probe->target);
         free(probe);
 }
@@ -203,6 +228,7 @@ static void on_tick(uv_timer_t *timer)
 
         follow_fleet(control);
         leaving_step(control, now_ms);
+        control_resolve(control, now_ms);
         for (struct probe *probe = control->probes; probe; probe = probe->next)
                 probe_step(probe, now_ms);
         control_watch(control, now_ms);
@@ -230,6 +256,17 @@ struct control *control_new(const struct control_options *options, const struct 
 void control_set_config(struct control *control, const struct router_config *config)
 {
         control->config = config;
+}
+
+unsigned control_running(const struct control *control)
+{
+        unsigned count = 0;
+
+        for (const struct probe *probe = control->probes; probe; probe = probe->next)
+                count += atomic_load(&probe->target->streams);
+        for (const struct leaving *leaving = control->leaving; leaving; leaving = leaving->next)
+                count += atomic_load(&leaving->target->streams);
+        return count;
 }
 
 bool control_view(const struct control *control, const struct target *target, struct control_view *ret)
@@ -272,6 +309,7 @@ void control_free(struct control *control)
                 control->probes = probe->next;
                 probe_free(probe);
         }
+        control_drop_lookups(control);
         net_client_free(control->client);
         fleet_snapshot_unref(control->fleet);
         uv_close((uv_handle_t *)&control->tick, on_tick_closed);

@@ -12,6 +12,7 @@
  *     load     the engine's pages                     every metrics-interval
  *     trial    one token of inference                 while it is down because requests failed there
  *     stall    no clock of its own: bytes seen against requests waiting
+ *     resolve  its host name, if it is one         every resolve-interval, and after failed connections
  *     watch    alarms (watch.h)                       every metrics-interval
  */
 #ifndef KVROUTE_ROUTER_CONTROL_H
@@ -51,6 +52,8 @@ struct control_view {
         double prefix_caching; /* 1 on, 0 off, as the engine says; negative: unknown */
         char load_error[96];   /* why load is not known, or empty */
 };
+/* Answers that run, at replicas and at those that were removed. */
+unsigned control_running(const struct control *control);
 bool control_view(const struct control *control, const struct target *target, struct control_view *ret);
 
 #define CONTROL_ALARM_TEXT 512 /* bytes of an alarm's text */
@@ -67,6 +70,11 @@ struct control_alarm {
  */
 void control_alarms(const struct control *control, const struct target *target,
                     void (*each)(void *ctx, const struct control_alarm *alarm), void *ctx);
+/*
+ * Whether the system is still looking a name up, which cannot be cancelled: whoever waits for the loop's end
+ * waits for a name server that may never answer.
+ */
+bool control_is_resolving(const struct control *control);
 void control_free(struct control *control); /* cancels what runs */
 
 #endif

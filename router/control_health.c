@@ -51,6 +51,13 @@ static bool is_known(struct probe *probe, uint64_t now_ms)
                now_ms - probe->healthy_since_ms >= KNOW_WITHIN_MS;
 }
 
+static void withhold(struct probe *probe)
+{
+        target_withhold(probe->control->options.fleet, probe->target, "it serves no model", probe->no_models);
+        log_say(probe->control->options.log, LOG_WARN, probe->target->url, "replica %s: gets no requests: %s",
+                probe_name(probe), probe->no_models);
+}
+
 void probe_health_done(struct probe *probe, enum net_request_error error, unsigned status,
                        struct kvr_slice body, uint64_t now_ms)
 {
@@ -68,7 +75,9 @@ void probe_health_done(struct probe *probe, enum net_request_error error, unsign
         }
         if (health == ENGINE_HEALTH_READY) {
                 count_probe(probe, "ready");
-                if (is_known(probe, now_ms))
+                if (probe_serves_nothing(probe))
+                        withhold(probe);
+                else if (is_known(probe, now_ms))
                         target_probe_ok(fleet, probe->target);
                 else
                         probe->jobs[JOB_HEALTH].due_ms = now_ms; /* ask again with the next tick */

@@ -3,6 +3,7 @@
  * What the files of the control side share:
  *
  *   control.c        the tick, requests to replicas, replicas that come and go
+ *   control_resolve.c the addresses behind host names
  *   control_setup.c  which engine a replica runs, its models
  *   control_health.c health checks, trials, stalls
  *   control_load.c   what its engine says of its load
@@ -32,6 +33,7 @@ enum job {
 };
 
 struct probe;
+struct lookup; /* control_resolve.c */
 
 struct probe_job {
         struct probe *probe;
@@ -46,9 +48,16 @@ struct probe {
         struct target *target;
         struct probe *next;
         bool gone;
+        struct lookup *lookup;     /* of its host name, under way; or NULL */
+        uint64_t resolve_due_ms;   /* the next one */
+        uint64_t resolve_soon_ms;  /* not before, even if a connection failed */
+        unsigned resolve_failures; /* in a row */
+        bool resolved;             /* it has an address */
+        bool said_several;
         struct probe_job jobs[JOB_COUNT];
         struct engine_detect detect;
         bool detected, models_read;
+        char no_models[160];       /* why it must not get requests although it is healthy, or empty */
         uint64_t healthy_since_ms; /* of the first good answer */
         unsigned health_path;
         /* load */
@@ -82,7 +91,10 @@ struct control {
         struct net_client *client;
         struct fleet_snapshot *fleet;
         struct probe *probes;
+        struct lookup *lookups; /* under way */
+        unsigned lookup_count;
         struct watch watch;
+        bool was_ready; /* some replica, at some time */
         uint64_t watch_due_ms;
         uv_timer_t tick;
 };
@@ -102,10 +114,22 @@ static inline const char *probe_name(const struct probe *probe)
 void probe_send(struct probe *probe, enum job number, const char *method, const char *path,
                 struct kvr_slice body, uint32_t timeout_ms, size_t body_max);
 
+/* Another process is there now: what runs is cancelled, and everything is asked again. */
+void probe_begin_anew(struct probe *probe);
+
+/* ---- control_resolve.c ---- */
+/* Asks for the addresses that are due. */
+void control_resolve(struct control *control, uint64_t now_ms);
+/* Nobody waits for it any more. */
+void probe_drop_lookup(struct probe *probe);
+void control_drop_lookups(struct control *control);
+
 /* ---- control_setup.c ---- */
 /* The next question of finding out what it is. */
 void probe_setup(struct probe *probe, uint64_t now_ms);
 void probe_setup_done(struct probe *probe, unsigned status, struct kvr_slice body, uint64_t now_ms);
+/* Healthy, and yet of no use: its model list is empty, or not where its kind has it (probe->no_models). */
+bool probe_serves_nothing(const struct probe *probe);
 /* Tells the library what is configured or known of the cache, if that is news. */
 void probe_tell_library(struct probe *probe);
 

@@ -50,6 +50,33 @@ static void engine_found(struct probe *probe)
         probe_tell_library(probe);
 }
 
+bool probe_serves_nothing(const struct probe *probe)
+{
+        /* An unknown engine may be a gateway that lists nothing and serves whatever it is asked for. */
+        return probe->no_models[0] && probe->detected && probe_traits(probe)->kind != ENGINE_OPENAI;
+}
+
+/* An engine without models answers health checks, and refuses every request. */
+static void no_models(struct probe *probe, const char *why)
+{
+        snprintf(probe->no_models, sizeof probe->no_models, "%s", why);
+}
+
+/* Its kind always has a list, so the URL is wrong, or something in front of it hides the list. */
+static void no_list(struct probe *probe, unsigned status)
+{
+        const struct engine_traits *traits = probe_traits(probe);
+        char why[sizeof probe->no_models];
+
+        if (status != 404 || probe->target->spec.model_count || probe->target->models ||
+            traits->kind == ENGINE_OPENAI || traits->kind == ENGINE_TGI)
+                return;
+        snprintf(why, sizeof why,
+                 "%.40s/v1/models answered 404, where %.20s has its list of models: is the URL right?",
+                 probe->target->spec.prefix, traits->title);
+        no_models(probe, why);
+}
+
 static void models_found(struct probe *probe, struct kvr_slice body)
 {
         struct target *target = probe->target;
@@ -67,6 +94,10 @@ static void models_found(struct probe *probe, struct kvr_slice body)
                 return;
         }
         probe->models_read = true;
+        if (models->count == 0)
+                no_models(probe, "its model list (/v1/models) is empty");
+        else
+                probe->no_models[0] = '\0';
         for (size_t i = 0; i < models->count; i++)
                 names[i] = models->items[i].id;
         if (kvr_replica_set_models(probe->control->options.fleet->router, target->id, names, models->count) !=
@@ -110,7 +141,9 @@ void probe_setup_done(struct probe *probe, unsigned status, struct kvr_slice bod
                         models_found(probe, body);
                 if (probe->detect.kind != ENGINE_AUTO) {
                         engine_found(probe);
-                        job->due_ms = probe->models_read ? now_ms + MODELS_EVERY_MS : now_ms;
+                        job->due_ms = !probe->models_read   ? now_ms
+                                      : probe->no_models[0] ? now_ms + SETUP_AGAIN_MS
+                                                            : now_ms + MODELS_EVERY_MS;
                 } else if (!probe->detect.failed) {
                         job->due_ms = now_ms; /* the next path at once */
                 }
@@ -120,5 +153,7 @@ void probe_setup_done(struct probe *probe, unsigned status, struct kvr_slice bod
                 models_found(probe, body);
         else if (status && status != 503)
                 probe->models_read = true; /* it has no list: any model may be asked for */
-        job->due_ms = now_ms + (probe->models_read ? MODELS_EVERY_MS : SETUP_AGAIN_MS);
+        no_list(probe, status);
+        job->due_ms =
+                now_ms + (probe->models_read && !probe->no_models[0] ? MODELS_EVERY_MS : SETUP_AGAIN_MS);
 }

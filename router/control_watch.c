@@ -9,6 +9,7 @@
 #define LOOK_DEFAULT_MS 1000  /* between two looks where no metrics-interval says so */
 #define LOOK_MAX_MS     10000 /* however rarely load is polled */
 #define HOLD_LOOKS      10    /* what lasts for so many looks is no hiccup */
+#define DOWN_LOOKS      30    /* a replica that is down for so many does not just restart */
 #define CACHE_FULL      0.8   /* of a replica's capacity: entries go for want of it */
 #define TRUST_NONE      0.05  /* nothing at all of what is predicted comes true */
 #define MS              ((uint64_t)1000000)
@@ -144,6 +145,40 @@ static void tell_load(const struct probe *probe, bool stale, char *ret, size_t s
         }
 }
 
+static void tell_down(const struct probe *probe, char *ret, size_t size)
+{
+        struct target *target = probe->target;
+
+        pthread_mutex_lock(&target->lock);
+        snprintf(ret, size, "it is down: %s%s%s%s", target->health.why, target->health_error[0] ? " (" : "",
+                 target->health_error, target->health_error[0] ? ")" : "");
+        if (target->resolve_error[0])
+                snprintf(ret + strlen(ret), size - strlen(ret), " (%s)", target->resolve_error);
+        pthread_mutex_unlock(&target->lock);
+        add(ret, size,
+            ". Start it again, or take it out of the configuration (DELETE /kvroute/replicas/NAME until "
+            "then)");
+}
+
+static void tell_no_replica(const struct control *control, char *ret, size_t size)
+{
+        const struct probe *probe = control->probes;
+        unsigned count = 0;
+
+        if (!probe) {
+                add(ret, size,
+                    "there is no replica: requests get 503. Give serve its URL, or POST {\"url\":...} to "
+                    "/kvroute/replicas");
+                return;
+        }
+        for (; probe; probe = probe->next)
+                count++;
+        snprintf(ret, size,
+                 "none of the replicas (%u) is ready: requests are tried all the same, or get 503. "
+                 "GET /kvroute/replicas tells why of each",
+                 count);
+}
+
 static void tell_of_replica(const struct probe *probe, enum watch_alarm alarm,
                             const struct kvr_replica_info *info, char *ret, size_t size)
 {
@@ -156,6 +191,9 @@ static void tell_of_replica(const struct probe *probe, enum watch_alarm alarm,
                 break;
         case WATCH_CACHE_OFF:
                 tell_cache_off(probe, ret, size);
+                break;
+        case WATCH_REPLICA_DOWN:
+                tell_down(probe, ret, size);
                 break;
         case WATCH_LOAD_MISSING:
         case WATCH_LOAD_STALE:
@@ -178,6 +216,8 @@ static void tell(const struct control *control, const struct probe *probe, enum 
                         tell_of_replica(probe, alarm, &info, ret, size);
         } else if (alarm == WATCH_NO_MATCH) {
                 tell_no_match(control, false, ret, size);
+        } else if (alarm == WATCH_NO_REPLICA) {
+                tell_no_replica(control, ret, size);
         } else {
                 add(ret, size,
                     "most prompts cannot be read and are routed by load only; "
@@ -246,6 +286,31 @@ static uint64_t unread_prompts(const struct control *control)
         return (uint64_t)sum;
 }
 
+/* Whether somebody serves. Until somebody did for the first time, those that start may take their time. */
+static enum watch_flag fleet_readiness(struct control *control)
+{
+        bool starting = false;
+
+        for (const struct probe *probe = control->probes; probe; probe = probe->next) {
+                int state = atomic_load(&probe->target->shown_state);
+
+                starting |= state == KVR_STARTING;
+                if (state != KVR_READY && state != KVR_TRIAL)
+                        continue;
+                control->was_ready = true;
+                return WATCH_YES;
+        }
+        return starting && !control->was_ready ? WATCH_UNKNOWN : WATCH_NO;
+}
+
+static enum watch_flag is_down(int state)
+{
+        /* On trial it is still what it was, and one more failure takes it down again. */
+        return state == KVR_STARTING                     ? WATCH_UNKNOWN
+               : state == KVR_DOWN || state == KVR_TRIAL ? WATCH_YES
+                                                         : WATCH_NO;
+}
+
 static void look_at_fleet(struct control *control, const struct watch_limits *limits, uint64_t now_ns)
 {
         static const enum kvr_reason reasons[] = {
@@ -254,7 +319,8 @@ static void look_at_fleet(struct control *control, const struct watch_limits *li
 #undef REASON
         };
         struct kvr_router *router = control->options.fleet->router;
-        struct watch_fleet_sample sample = {.unread = unread_prompts(control)};
+        struct watch_fleet_sample sample = {.ready = fleet_readiness(control),
+                                            .unread = unread_prompts(control)};
         struct kvr_index_info index;
 
         kvr_router_index_info(router, &index);
@@ -286,6 +352,7 @@ static void look_at_replica(struct probe *probe, const struct watch_limits *limi
         if (kvr_replica_info(control->options.fleet->router, probe->target->id, &info) != KVR_OK)
                 return;
         struct watch_replica_sample sample = {
+                .down = is_down(state),
                 .ready = state == KVR_READY || state == KVR_TRIAL,
                 .load_expected = probe_load_expected(probe),
                 .load_at_ns = probe->load_at_ns,
@@ -310,7 +377,8 @@ void control_watch(struct control *control, uint64_t now_ms)
                 control->config->metrics_interval_ms ? control->config->metrics_interval_ms : LOOK_DEFAULT_MS;
         uint64_t look_ms = poll_ms < LOOK_MAX_MS ? poll_ms : LOOK_MAX_MS, now_ns = uv_hrtime();
         struct watch_limits limits = {.hold_ns = HOLD_LOOKS * look_ms * MS,
-                                      .stale_ns = HOLD_LOOKS * poll_ms * MS};
+                                      .stale_ns = HOLD_LOOKS * poll_ms * MS,
+                                      .down_ns = DOWN_LOOKS * look_ms * MS};
 
         if (now_ms < control->watch_due_ms)
                 return;

@@ -69,7 +69,7 @@ static void plan_usage(struct exchange *exchange, const struct kvr_prompt *promp
 }
 
 /* The salt goes to the end: where a client sent its own, engines take the last one. */
-static void plan_salt(struct exchange *exchange)
+static void plan_salt(struct exchange *exchange, const struct kvr_prompt *prompt)
 {
         const struct text *body = sent_body(exchange);
         const char *end = body->len ? memrchr(body->data, '}', body->len) : NULL;
@@ -78,18 +78,19 @@ static void plan_salt(struct exchange *exchange)
         if (!exchange->worker->config->tenant_salt || exchange->api == KVR_API_OTHER || !end)
                 return;
         edit_salt_of_key(exchange_client_key(exchange), exchange->worker->proxy->seed, hash);
-        snprintf(text, sizeof text, ",\"cache_salt\":\"%s\"", hash);
-        add_edit(exchange, (size_t)(end - body->data), 0, text, false);
+        snprintf(text, sizeof text, "%s\"cache_salt\":\"%s\"", prompt->body_empty_object ? "" : ",", hash);
+        /* To every engine: one that refuses the request for it is better than a shared cache. */
+        add_edit(exchange, (size_t)(end - body->data), 0, text, true);
 }
 
 void edit_plan(struct exchange *exchange, const struct kvr_prompt *prompt)
 {
         plan_alias(exchange, prompt);
         plan_usage(exchange, prompt);
-        plan_salt(exchange);
+        plan_salt(exchange, prompt);
 }
 
-/* An engine that refuses unknown members gets none but the model's name, which engines know. */
+/* An engine that refuses unknown members gets those alone that must not be left out. */
 static bool wanted(const struct exchange *exchange, const struct body_edit *edit)
 {
         const struct engine_traits *traits =

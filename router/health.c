@@ -131,6 +131,49 @@ bool health_drain(struct health *health, bool draining)
         return changed;
 }
 
+bool health_found(struct health *health, const char *why)
+{
+        bool draining = health->draining, changed = health->state != KVR_STARTING;
+
+        health_init(health);
+        health->draining = draining;
+        health->why = why;
+        return changed && !draining;
+}
+
+bool health_lost(struct health *health, const char *why)
+{
+        health->by_traffic = health->refused_since_ok = false;
+        health->why = why;
+        health->probe_successes = 0;
+        return set_state(health, KVR_DOWN);
+}
+
+bool health_begin_anew(struct health *health, const char *why)
+{
+        struct health before = *health;
+
+        health_init(health);
+        health->draining = before.draining;
+        if (before.state == KVR_DOWN || before.state == KVR_TRIAL) {
+                health->state = KVR_DOWN;
+                health->why = before.why;
+                return before.state == KVR_TRIAL && !health->draining;
+        }
+        health->why = why;
+        return before.state != KVR_STARTING && !health->draining;
+}
+
+bool health_withhold(struct health *health, const char *why)
+{
+        health->probe_successes = 0;
+        health->why = why;
+        if (health->state == KVR_STARTING)
+                return false;
+        health->by_traffic = false;
+        return set_state(health, KVR_DOWN);
+}
+
 enum kvr_state health_state(const struct health *health)
 {
         return health->draining ? KVR_DRAINING : health->state;

@@ -64,6 +64,17 @@ bool health_traffic_failed(struct health *health, const struct health_limits *li
 /* Time passes: DOWN by traffic becomes TRIAL when its back-off is over. */
 bool health_tick(struct health *health, uint64_t now_ns);
 bool health_drain(struct health *health, bool draining);
+/* It has no address: nothing can be sent there, whatever was known before. */
+bool health_lost(struct health *health, const char *why);
+/* It has its first address. */
+bool health_found(struct health *health, const char *why);
+/*
+ * Another process is there now (another address): everything begins anew, but what the operator said, and
+ * that it is down: two addresses that take turns must not look like one that is just starting.
+ */
+bool health_begin_anew(struct health *health, const char *why);
+/* It answers, and must not get requests all the same. */
+bool health_withhold(struct health *health, const char *why);
 
 /* What the library should be told: DRAINING beats the rest. */
 enum kvr_state health_state(const struct health *health);

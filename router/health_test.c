@@ -164,6 +164,63 @@ static void draining_beats_everything(void **state)
         assert_int_equal(health_state(&health), KVR_DOWN);
 }
 
+static void without_an_address_it_is_down_and_with_one_it_starts(void **state)
+{
+        struct health health;
+
+        (void)state;
+        health_init(&health);
+        assert_true(health_lost(&health, "no address"));
+        assert_int_equal(health_state(&health), KVR_DOWN);
+        assert_string_equal(health.why, "no address");
+        assert_false(health_lost(&health, "no address"));
+        assert_true(health_found(&health, "new"));
+        assert_int_equal(health_state(&health), KVR_STARTING);
+        assert_true(health_probe_ok(&health, &limits));
+        assert_int_equal(health_state(&health), KVR_READY);
+}
+
+static void another_process_begins_anew_unless_it_is_down_there_too(void **state)
+{
+        struct health health = ready();
+
+        (void)state;
+        health_traffic_failed(&health, &limits, HEALTH_RESET, 0);
+        assert_true(health_begin_anew(&health, "moved"));
+        assert_int_equal(health_state(&health), KVR_STARTING);
+        assert_int_equal(health.failures, 0);
+        health_probe_ok(&health, &limits);
+        for (int i = 0; i < 3; i++)
+                health_traffic_failed(&health, &limits, HEALTH_REFUSED, 0);
+        assert_false(health_begin_anew(&health, "moved"));
+        assert_int_equal(health_state(&health), KVR_DOWN);
+        assert_string_equal(health.why, "connections are refused");
+        assert_false(health_probe_ok(&health, &limits));
+        assert_true(health_probe_ok(&health, &limits)); /* probes are enough: it is not the one that failed */
+        assert_int_equal(health_state(&health), KVR_READY);
+        health_drain(&health, true);
+        assert_false(health_begin_anew(&health, "moved"));
+        assert_int_equal(health_state(&health), KVR_DRAINING);
+}
+
+static void what_answers_and_cannot_serve_is_withheld(void **state)
+{
+        struct health health;
+
+        (void)state;
+        health_init(&health);
+        assert_false(health_withhold(&health, "no model"));
+        assert_int_equal(health_state(&health), KVR_STARTING);
+        assert_true(health_probe_ok(&health, &limits));
+        assert_true(health_withhold(&health, "no model"));
+        assert_int_equal(health_state(&health), KVR_DOWN);
+        assert_string_equal(health.why, "no model");
+        assert_false(health_tick(&health, 1ull << 60)); /* no trial: a request would not heal it */
+        health_probe_ok(&health, &limits);
+        assert_true(health_probe_ok(&health, &limits));
+        assert_int_equal(health_state(&health), KVR_READY);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -176,6 +233,9 @@ int main(void)
                 cmocka_unit_test(last_resort_success_brings_it_back),
                 cmocka_unit_test(a_restarted_process_returns_by_its_probes),
                 cmocka_unit_test(draining_beats_everything),
+                cmocka_unit_test(without_an_address_it_is_down_and_with_one_it_starts),
+                cmocka_unit_test(another_process_begins_anew_unless_it_is_down_there_too),
+                cmocka_unit_test(what_answers_and_cannot_serve_is_withheld),
         };
 
         cmocka_set_message_output(CM_OUTPUT_TAP);

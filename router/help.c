@@ -19,8 +19,11 @@ static const struct {
         {"check", "FILE [--json]", "say whether a configuration file is right, and what is wrong with it"},
         {"mock", "[OPTION...]", "one simulated engine, for trying things without a GPU"},
         {"bench", "[OPTION...] URL", "send load to any URL: latencies, observed hit rate"},
+        {"top", "[OPTION...] [ADMIN-URL]", "watch a running router in the terminal"},
         {"demo", "[OPTION...]", "a fleet of simulated engines and a workload: policies side by side"},
         {"simulate", "[OPTION...] FILE...", "what policies would have done with the requests of a trace"},
+        {"analyze", "[OPTION...] FILE...",
+         "whether cache-aware routing is worth it for the traffic of a trace"},
 };
 
 static const char sources[] = "A value comes from the command line, else from the environment variable "
@@ -34,11 +37,14 @@ static const char sources[] = "A value comes from the command line, else from th
                               "value itself, env:NAME or file:PATH (of api-key one per line): prefer the "
                               "latter two, a command line is no secret.";
 
-static const char signals_text[] = "SIGHUP reads the file again: replicas, aliases, workloads, keys, "
-                                   "time-outs and limits change without dropping an "
-                                   "answer; what needs a restart is named in the log. SIGTERM and SIGINT "
-                                   "stop new requests and wait for running ones "
-                                   "(--drain-timeout); a second one ends at once.";
+static const char signals_text[] =
+        "SIGHUP reads the file again: replicas, aliases, workloads, keys, "
+        "time-outs and limits change without dropping an "
+        "answer; what needs a restart is named in the log. If anything is wrong, nothing "
+        "changes. The access log's file is opened anew. SIGTERM and SIGINT "
+        "stop new requests (--shutdown-delay) and wait for running ones "
+        "(--drain-timeout); a second one cuts them. Either way the exit "
+        "status is 0.";
 
 /* ---- plain text -------------------------------------------------------------------------------------- */
 

@@ -6,6 +6,7 @@
 
 #include "decode.h"
 #include "edit.h"
+#include "engine/paths.h"
 
 /* The body as text: decoded where it came compressed (empty if that failed). */
 static struct kvr_slice plain_body(const struct exchange *exchange)
@@ -25,6 +26,17 @@ static void copy_slice(char *ret, size_t size, struct kvr_slice from)
 static struct kvr_slice alias_target(void *ctx, struct kvr_slice model)
 {
         return config_alias_target(ctx, model);
+}
+
+enum kvr_api identify_api(struct kvr_slice path)
+{
+        enum kvr_api api = kvr_api_of_path(path);
+        char plain[ENGINE_PATH_ROOM];
+        size_t len;
+
+        if (api != KVR_API_OTHER || !engine_path_normalise(path, plain, &len))
+                return api;
+        return kvr_api_of_path((struct kvr_slice){plain, len});
 }
 
 enum kvr_status identify_prompt(const struct identify_source *source, struct kvr_parser *parser,
@@ -145,7 +157,8 @@ bool identify_decode(struct exchange *exchange)
                              config->max_body_bytes, &exchange->decoded);
         switch (result) {
         case DECODE_OK:
-                exchange->send_decoded = config->forward_decoded;
+                /* What is to be salted must be sent as it was read. */
+                exchange->send_decoded = config->forward_decoded || config->tenant_salt;
                 return false;
         case DECODE_BAD: /* the engine's to judge: it may know the coding better */
                 text_clear(&exchange->decoded);
@@ -188,6 +201,9 @@ enum kvr_status identify(struct exchange *exchange, struct kvr_prompt *ret, bool
                 return KVR_OK;
         }
         if (status == KVR_E_NOMEM || (status == KVR_E_JSON && exchange->api != KVR_API_OTHER))
+                return status;
+        /* What cannot be read cannot be salted, and would reach the cache that all tenants share. */
+        if (exchange->worker->config->tenant_salt && exchange->api != KVR_API_OTHER)
                 return status;
         /* Odd, but for the engine to judge: it goes there untouched and by load, and is counted. */
         if (exchange->api != KVR_API_OTHER)

@@ -4,6 +4,12 @@
 
 #include "proxy.h"
 
+/*
+ * The request form of a path, however it is spelt: engines decode and tidy paths too, and a prompt must not
+ * be missed for it.
+ */
+enum kvr_api identify_api(struct kvr_slice path);
+
 /* All that the keys of a prompt depend on. Everything is borrowed. */
 struct identify_source {
         const struct router_config *config;
@@ -21,8 +27,8 @@ bool identify_decode(struct exchange *exchange);
 /*
  * Reads what the body tells and keeps it in the exchange. KVR_OK: *ret holds the prompt if there is one at
  * all
- * (*ret_keyed); it stays in the worker's parser until the next request is read. KVR_E_JSON, KVR_E_NOMEM:
- * refuse it.
+ * (*ret_keyed); it stays in the worker's parser until the next request is read. Anything else: refuse it
+ * (KVR_E_REQUEST and KVR_E_LIMIT only with tenant-salt, else such a body is the engine's to judge).
  */
 KVR_MUST_USE enum kvr_status identify(struct exchange *exchange, struct kvr_prompt *ret, bool *ret_keyed,
                                       struct kvr_error *err);

@@ -32,6 +32,7 @@
 #include <string.h>
 
 #include "config.h"
+#include "decisions.h"
 #include "engine/usage.h"
 #include "log.h"
 #include "metrics.h"
@@ -41,6 +42,7 @@
 #include "proto/sse.h"
 #include "proto/text.h"
 #include "target.h"
+#include "workload.h"
 
 #define CLIENT_INPUT_MAX \
         (HTTP1_HEAD_BYTES_MAX + NET_READ_BYTES) /* bytes held of a head or of pipelined requests */
@@ -56,6 +58,9 @@ struct exchange;
 /* What all workers share. */
 struct proxy {
         struct kvr_router *router;
+        struct kvr_ledger *ledger; /* NULL: off */
+        struct decisions *decisions;
+        struct workload_names workloads; /* that clients have named */
         struct fleet *fleet;
         _Atomic(const struct router_config *)
                 config; /* replaced by a reload; old ones are kept until the end */
@@ -64,7 +69,9 @@ struct proxy {
         int access_fd; /* -1: none */
         uint64_t seed;
         uint64_t start_unix_ms;
+        atomic_bool unready; /* about to stop, but still taking requests (shutdown-delay) */
         atomic_bool draining;
+        atomic_uint cut;          /* answers that were cut because the router ended */
         atomic_bool abandon;      /* the drain time is over: what still runs is cut */
         atomic_uint leave_count;  /* raised when requests should leave a replica: it hangs, or its drain time
                                      is over */
@@ -117,6 +124,7 @@ struct client {
         bool running; /* client_run is on the stack: frees are left to it */
         bool closed;
         unsigned fin_probes;
+        char address[INET6_ADDRSTRLEN]; /* for the access log; empty without one */
 };
 
 struct upstream {
@@ -126,8 +134,10 @@ struct upstream {
         struct exchange *exchange;    /* NULL: idle in the pool */
         struct upstream *prev, *next; /* in the pool's bucket */
         struct net_deadline deadline;
+        unsigned addr_version; /* of the target's address that it is connected to */
         unsigned requests;
         uint64_t idle_since_ms; /* in the pool */
+        uint64_t sent_ms;       /* when its last request was sent */
 };
 
 enum exchange_state {
@@ -151,6 +161,7 @@ enum failure {
         FAIL_STALL,    /* the replica hangs */
         FAIL_PUSHBACK, /* 429, 503: no fault */
         FAIL_OWN,      /* out of memory here: not the replica's fault */
+        FAIL_NAME,     /* its host name is not resolved: known already */
 };
 
 enum framing {
@@ -166,7 +177,7 @@ enum framing {
 #define BODY_EDITS_MAX 3
 struct body_edit {
         size_t at, remove, text_at, text_len;
-        bool known; /* the member is one that every engine knows */
+        bool known; /* sent to every engine, also to one that refuses members it does not know */
 };
 
 struct exchange {
@@ -215,7 +226,7 @@ struct exchange {
         kvr_replica_id pinned;
         kvr_replica_id tried[KVR_TRIED_MAX];
         uint32_t tried_count, tries;
-        bool fresh_only;          /* a pooled connection was stale: take a new one */
+        bool fresh_only;          /* a pooled connection was stale: take new ones, whatever the replica */
         struct text request_head; /* as sent to the replica */
         unsigned fail_status;     /* what to answer when no other replica can be tried */
         const char *fail_code, *fail_message;
@@ -232,6 +243,7 @@ struct exchange {
         struct text held;         /* body bytes that wait with it */
         uint16_t status;
         enum framing framing;
+        bool heard; /* the replica sent something, if only an interim answer */
         bool head_read;
         bool head_held; /* rendered, not sent: the client has seen nothing */
         bool head_sent;
@@ -291,6 +303,14 @@ struct upstream *pool_take(struct worker *worker, struct target *target);
 /* Keeps the connection for the next request, or closes it if there are enough. Takes it. */
 void pool_give(struct upstream *upstream);
 void upstream_close(struct upstream *upstream);
+/*
+ * The replica sent bytes that nobody asked for: on its connections answers could be taken for those of other
+ * requests, so for POOL_DISTRUST_MS none is used a second time. Counts, and says it once.
+ */
+void pool_distrust(struct worker *worker, struct target *target);
+/* Something came on a connection that nobody reads: closes it if it is an idle one and it were bytes. */
+void pool_moved(struct upstream *upstream);
+bool upstream_is_current(const struct upstream *upstream);
 struct exchange *exchange_new(struct worker *worker);
 void exchange_free(struct exchange *exchange);
 /* Adds to a counter and a histogram under the worker's number. n 0 makes no series. */
@@ -341,7 +361,10 @@ void route_add_tried(struct exchange *exchange, kvr_replica_id id);
 /* Lets waiting requests look again. */
 void queue_run(struct worker *worker);
 void queue_remove(struct exchange *exchange);
-/* A pooled connection died before the answer began: the same replica again, on a new connection. */
+/*
+ * A pooled connection died before the answer began: the same replica again, on a new connection. Happens once
+ * to an exchange, as it takes no pooled connection after that.
+ */
 void route_again(struct exchange *exchange);
 void route_connected(struct upstream *upstream, int error);
 void route_on_connect_deadline(struct net_deadline *deadline);

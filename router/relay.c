@@ -19,6 +19,9 @@
 #include <time.h>
 
 #define RETRY_AFTER_MAX_S 3600 /* a replica's wish beyond that is cut */
+#define IDLE_RACE_MS \
+        250 /* a reused connection that ends so soon and without a word was closed as idle; later, the request
+               may have been worked on */
 
 /* ---- writing to the client ---- */
 
@@ -284,6 +287,25 @@ static void error_after_early_head(struct exchange *exchange, const struct http1
         reply_error(exchange, head->status, "upstream_error", message, 0);
 }
 
+/* What the client sent before it knew of the tunnel belongs to it. False: the exchange is over. */
+static bool tunnel_send_early(struct exchange *exchange)
+{
+        struct client *client = exchange->client;
+        uv_buf_t early = uv_buf_init(client->input.data, (unsigned)client->input.len);
+
+        if (client->input.failed || (early.len && net_write(exchange->upstream->conn, &early, 1))) {
+                exchange_abort(exchange);
+                return false;
+        }
+        text_clear(&client->input);
+        /* It may have been stopped for the length of this; else on_drain goes on. */
+        if (net_pending(exchange->upstream->conn))
+                net_read_stop(client->conn);
+        else
+                net_read_start(client->conn);
+        return true;
+}
+
 static bool tunnel_begin(struct exchange *exchange, const struct http1_head *head)
 {
         exchange->status = head->status;
@@ -303,7 +325,7 @@ static bool tunnel_begin(struct exchange *exchange, const struct http1_head *hea
         exchange->head_held = true;
         exchange->committed = true;
         net_deadline_disarm(&exchange->upstream->deadline);
-        return relay_write(exchange, (struct kvr_slice){NULL, 0}, false);
+        return relay_write(exchange, (struct kvr_slice){NULL, 0}, false) && tunnel_send_early(exchange);
 }
 
 /* The replica's head is complete. False: the exchange moved on or is over. */
@@ -550,8 +572,10 @@ static void body_bytes(struct exchange *exchange, char *data, size_t len)
                                      "the replica does not speak HTTP");
                 return;
         }
-        if (used < len)
-                exchange->answer_keep_alive = false; /* bytes nobody asked for */
+        if (used < len) { /* bytes nobody asked for */
+                exchange->answer_keep_alive = false;
+                pool_distrust(worker, exchange->replica);
+        }
         if (result == HTTP1_DONE) {
                 if (deliver(exchange, (struct kvr_slice){span.start, span.len}, true))
                         answer_complete(exchange);
@@ -573,6 +597,7 @@ static void head_bytes(struct exchange *exchange, char *data, size_t len)
         enum http1_result result;
         size_t used = 0;
 
+        exchange->heard = true;
         if (kept) {
                 text_add(&exchange->answer_input, data, len);
                 data = exchange->answer_input.data;
@@ -630,6 +655,13 @@ static void on_data(struct net_conn *conn, char *data, size_t len)
                 body_bytes(exchange, data, len);
 }
 
+/* The replica closed the idle connection just as we used it: no failure, and it does not know the request. */
+static bool is_idle_race(const struct upstream *upstream)
+{
+        return upstream->requests > 1 && !upstream->exchange->heard &&
+               net_now_ms(&upstream->worker->loop) - upstream->sent_ms <= IDLE_RACE_MS;
+}
+
 static void on_end(struct net_conn *conn, int error)
 {
         struct upstream *upstream = conn->owner;
@@ -640,8 +672,7 @@ static void on_end(struct net_conn *conn, int error)
                 return;
         }
         if (!exchange->head_read) {
-                /* It may have closed the idle connection just as we used it: that is no failure. */
-                if (upstream->requests > 1 && exchange->answer_input.len == 0)
+                if (is_idle_race(upstream))
                         route_again(exchange);
                 else
                         route_failed(exchange, exchange->answer_input.len ? FAIL_PROTOCOL : FAIL_RESET, true,
@@ -660,6 +691,11 @@ static void on_end(struct net_conn *conn, int error)
         else
                 route_failed(exchange, FAIL_RESET, true, 502, "upstream_error",
                              "the replica closed the connection before the first byte of its answer");
+}
+
+static void on_moved(struct net_conn *conn)
+{
+        pool_moved(conn->owner);
 }
 
 static void on_drain(struct net_conn *conn)
@@ -716,6 +752,7 @@ void relay_on_heartbeat(struct net_deadline *deadline)
 const struct net_ops upstream_ops = {
         .on_data = on_data,
         .on_end = on_end,
+        .on_moved = on_moved,
         .on_drain = on_drain,
         .on_connect = on_connect,
 };

@@ -221,6 +221,13 @@ bool replica_spec_set_url(struct replica_spec *spec, struct kvr_slice url, char 
         if (prefix.len >= REPLICA_PREFIX_MAX || (prefix.len > 0 && !is_plain(prefix, "?#\"<>\\^`{|}")))
                 return fail(why, why_size,
                             "\"%.*s\": what follows the port must be a plain path, without query", SHOW(url));
+        /* As clients' base_url does. Paths here are the clients', which begin with /v1 themselves. */
+        if (prefix.len >= 3 && memcmp(prefix.data + prefix.len - 3, "/v1", 3) == 0) {
+                struct kvr_slice meant = {url.data, (size_t)(prefix.data + prefix.len - 3 - url.data)};
+
+                return fail(why, why_size, "\"%.*s\" ends in /v1; did you mean %.*s?", SHOW(url),
+                            SHOW(meant));
+        }
         memcpy(spec->host, host.data, host.len);
         spec->host[host.len] = 0;
         if (prefix.len > 0)

@@ -39,6 +39,7 @@ static void test_urls(void **state)
                 {"http://[::1]:8000", "::1", 8000, "", "[::1]:8000", "[::1]:8000"},
                 {"http://[fe80::1%eth0]", "fe80::1%eth0", 80, "", "[fe80::1%eth0]:80", "[fe80::1%eth0]:80"},
                 {"http://a:65535/llm/", "a", 65535, "/llm", "a:65535", "a:65535/llm"},
+                {"http://a:1/v1/llm", "a", 1, "/v1/llm", "a:1", "a:1/v1/llm"},
                 {"http://a:1/b/c%20d", "a", 1, "/b/c%20d", "a:1", "a:1/b/c%20d"},
         };
         for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -100,6 +101,9 @@ static void test_refused(void **state)
                 {"", "http://HOST:PORT"},
                 {"10.0.0.1:8000", "http://HOST:PORT"},
                 {"https://a:1", "end TLS in front"},
+                {"http://a:1/v1", "\"http://a:1/v1\" ends in /v1; did you mean http://a:1?"},
+                {"http://a:1/v1/,name=x", "\"http://a:1/v1/\" ends in /v1; did you mean http://a:1?"},
+                {"http://a/llm/v1", "did you mean http://a/llm?"},
                 {"tcp://a:1", "http://HOST:PORT"},
                 {"http://", "http://HOST:PORT"},
                 {"http://:80", "http://HOST:PORT"},

@@ -102,7 +102,7 @@ static void write_answer(struct exchange *exchange, unsigned status, const char 
                 exchange_abort(exchange);
                 return;
         }
-        exchange_end(exchange, KVR_END_REFUSED);
+        exchange_end(exchange, status < 400 ? KVR_END_FINISHED : KVR_END_REFUSED);
 }
 
 /* The head went out with a heartbeat: the error becomes an event and the stream ends properly. */
@@ -193,7 +193,7 @@ static bool reading(const struct exchange *exchange)
 bool reply_health(struct exchange *exchange)
 {
         struct worker *worker = exchange->worker;
-        bool ready = false;
+        bool ready, stopping;
 
         if (!path_is(exchange, "/healthz") && !path_is(exchange, "/readyz"))
                 return false;
@@ -206,9 +206,12 @@ bool reply_health(struct exchange *exchange)
                 return true;
         }
         fleet_refresh(worker->proxy->fleet, &worker->fleet);
-        ready = !atomic_load(&worker->proxy->draining) && fleet_is_ready(worker->fleet);
+        stopping = atomic_load(&worker->proxy->draining) || atomic_load(&worker->proxy->unready);
+        ready = !stopping && fleet_is_ready(worker->fleet);
         reply_body(exchange, ready ? 200 : 503, "text/plain",
-                   ready ? KVR_SLICE("ready\n") : KVR_SLICE("no replica is ready\n"));
+                   ready      ? KVR_SLICE("ready\n")
+                   : stopping ? KVR_SLICE("shutting down\n")
+                              : KVR_SLICE("no replica is ready\n"));
         return true;
 }
 
@@ -226,6 +229,20 @@ static void reply_models(struct exchange *exchange)
         free(json);
 }
 
+/* Some engines have a page of their own at /: it must not pass for the router's. */
+static void reply_root(struct exchange *exchange)
+{
+        static const char json[] = "{\"name\":\"kvroute\",\"version\":\"" KVROUTE_VERSION "\",\"paths\":{"
+                                   "\"/v1/...\":\"the engines' API\","
+                                   "\"/v1/models\":\"the models of all replicas\","
+                                   "\"/healthz\":\"200: the router runs\","
+                                   "\"/readyz\":\"200: a replica is ready\"},"
+                                   "\"admin\":\"the dashboard, metrics and the admin API have a listener of "
+                                   "their own (--admin)\"}\n";
+
+        reply_body(exchange, 200, "application/json", (struct kvr_slice){json, sizeof json - 1});
+}
+
 bool reply_local(struct exchange *exchange)
 {
         struct kvr_slice method = {exchange->method, strlen(exchange->method)};
@@ -237,6 +254,10 @@ bool reply_local(struct exchange *exchange)
                 return false;
         if (reading(exchange) && (path_is(exchange, "/v1/models") || path_is(exchange, "/models"))) {
                 reply_models(exchange);
+                return true;
+        }
+        if (reading(exchange) && path_is(exchange, "/")) {
+                reply_root(exchange);
                 return true;
         }
         if (exchange->path.len >= 8 && memcmp(exchange->path.data, "/kvroute", 8) == 0) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From a complete request to a replica: decision, queue, and what to answer when there is none. */
 #include "identify.h"
+#include "tenant.h"
 
 #include <string.h>
 
@@ -14,6 +15,7 @@ static void fill_request(struct exchange *exchange, struct kvr_request *ret)
         ret->model = (struct kvr_slice){exchange->real_model, strlen(exchange->real_model)};
         ret->affinity = (struct kvr_slice){exchange->affinity, exchange->affinity_key_len};
         ret->pinned = exchange->pinned;
+        ret->workload = slice_of(exchange->workload);
         ret->tried_count = exchange->tried_count;
         memcpy(ret->tried, exchange->tried, sizeof ret->tried);
 }
@@ -145,7 +147,6 @@ static void decided(struct exchange *exchange)
         atomic_fetch_add_explicit(&target->streams, 1, memory_order_relaxed);
         if (exchange->queued_ns && exchange->tries == 1)
                 exchange->decision.reason = KVR_REASON_QUEUE;
-        exchange->fresh_only = false;
         send_begin(exchange);
 }
 
@@ -154,7 +155,7 @@ static void refuse_prompt(struct exchange *exchange, enum kvr_status status, con
         if (status == KVR_E_NOMEM)
                 reply_error(exchange, 503, "overloaded", "no memory to read the body", 1);
         else
-                reply_error_field(exchange, 400, "invalid_json", err->message, err->field);
+                reply_error_field(exchange, 400, kvr_status_name(status), err->message, err->field);
 }
 
 static void route_with(struct exchange *exchange, const struct kvr_prompt *prompt)
@@ -207,7 +208,7 @@ void route_begin(struct exchange *exchange)
                 reply_error(exchange, 503, "draining", "the router is shutting down", 1);
                 return;
         }
-        if (identify_decode(exchange))
+        if (identify_decode(exchange) || tenant_refuses_body(exchange))
                 return;
         exchange->decision_start_ns = uv_hrtime();
         status = identify(exchange, &prompt, &keyed, &err);

@@ -56,13 +56,15 @@ static void send_request(struct exchange *exchange)
         unsigned count;
 
         build_head(exchange);
-        if (exchange->request_head.failed) {
+        if (exchange->request_head.failed || exchange->edit_text.failed) {
                 route_failed(exchange, FAIL_OWN, false, 503, "overloaded", "no memory to send the request");
                 return;
         }
         exchange->state = EXCHANGE_WAITING;
         exchange->reached = true;
         exchange->sent_ns = uv_hrtime();
+        exchange->heard = false;
+        upstream->sent_ms = net_now_ms(&worker->loop);
         upstream->requests++;
         http1_init(&exchange->answer_parser, HTTP1_RESPONSE);
         exchange->answer_parser.head_request = exchange->head_request;
@@ -82,25 +84,17 @@ static void send_request(struct exchange *exchange)
         }
 }
 
-static bool connect_to(struct exchange *exchange)
+static bool connect_to(struct exchange *exchange, const struct sockaddr_storage *addr, unsigned addr_version)
 {
         struct worker *worker = exchange->worker;
         struct target *target = exchange->replica;
-        struct upstream *upstream = exchange->fresh_only ? NULL : pool_take(worker, target);
+        struct upstream *upstream = calloc(1, sizeof *upstream);
 
-        count_connection(worker, target, upstream ? "reused" : "new");
-        if (upstream) {
-                upstream->exchange = exchange;
-                exchange->upstream = upstream;
-                send_request(exchange);
-                return true;
-        }
-        upstream = calloc(1, sizeof *upstream);
         if (!upstream)
                 return false;
         upstream->worker = worker;
-        upstream->conn =
-                net_connect(&worker->loop, (const struct sockaddr *)&target->addr, &upstream_ops, upstream);
+        upstream->addr_version = addr_version;
+        upstream->conn = net_connect(&worker->loop, (const struct sockaddr *)addr, &upstream_ops, upstream);
         if (!upstream->conn) {
                 free(upstream);
                 return false;
@@ -122,7 +116,26 @@ static void no_connection(struct exchange *exchange)
 
 void send_begin(struct exchange *exchange)
 {
-        if (!connect_to(exchange))
+        struct worker *worker = exchange->worker;
+        struct target *target = exchange->replica;
+        struct upstream *upstream = exchange->fresh_only ? NULL : pool_take(worker, target);
+        struct sockaddr_storage addr;
+        unsigned addr_version = 0;
+
+        if (upstream) {
+                count_connection(worker, target, "reused");
+                upstream->exchange = exchange;
+                exchange->upstream = upstream;
+                send_request(exchange);
+                return;
+        }
+        if (!target_address(target, &addr, &addr_version)) {
+                route_failed(exchange, FAIL_NAME, true, 503, "no_replica",
+                             "its host name cannot be resolved");
+                return;
+        }
+        count_connection(worker, target, "new");
+        if (!connect_to(exchange, &addr, addr_version))
                 no_connection(exchange);
 }
 
@@ -185,11 +198,17 @@ void count_failure(struct exchange *exchange, enum failure failure)
                 [FAIL_STALL] = {"timeout", HEALTH_STALL},
                 [FAIL_PUSHBACK] = {"overloaded", -1},
                 [FAIL_OWN] = {NULL, -1},
+                [FAIL_NAME] = {"connect", -1},
         };
-        struct kvr_slice labels[2] = {slice_of(exchange->replica->spec.name)};
+        struct target *target = exchange->replica;
+        struct kvr_slice labels[2] = {slice_of(target->spec.name)};
+        /* What happens on a connection to where the replica was says nothing of where it is. */
+        bool current = !exchange->upstream || upstream_is_current(exchange->upstream);
 
-        if (kinds[failure].health >= 0)
-                target_traffic_failed(exchange->worker->proxy->fleet, exchange->replica,
+        if (failure == FAIL_CONNECT && target->named)
+                atomic_store(&target->resolve_wanted, true);
+        if (kinds[failure].health >= 0 && current)
+                target_traffic_failed(exchange->worker->proxy->fleet, target,
                                       (enum health_failure)kinds[failure].health, uv_hrtime());
         if (!kinds[failure].name)
                 return;

@@ -65,37 +65,6 @@ static void on_hangup(uv_signal_t *handle, int number)
         serve_reload(handle->data);
 }
 
-/* ---- stopping ---- */
-
-static void on_drain_over(uv_timer_t *timer)
-{
-        struct server *server = timer->data;
-
-        log_say(server->proxy.log, LOG_WARN, NULL, "the drain-timeout is over, running answers are cut");
-        atomic_store(&server->proxy.abandon, true);
-        serve_wake(server);
-}
-
-static void on_stop(uv_signal_t *handle, int number)
-{
-        struct server *server = handle->data;
-        const struct router_config *config = atomic_load(&server->proxy.config);
-
-        (void)number;
-        if (server->stop_signals++) {
-                atomic_store(&server->proxy.abandon, true);
-                serve_wake(server);
-                return;
-        }
-        host_notify("STOPPING=1");
-        log_say(server->proxy.log, LOG_INFO, NULL, "stopping: no new requests, running answers may end%s",
-                config->drain_timeout_ms ? " within the drain-timeout" : "");
-        atomic_store(&server->proxy.draining, true);
-        if (config->drain_timeout_ms)
-                (void)uv_timer_start(&server->drain_timer, on_drain_over, config->drain_timeout_ms, 0);
-        serve_wake(server);
-}
-
 /* A worker has ended, or something else woke us. */
 static void on_wake(struct net_loop *loop)
 {
@@ -111,6 +80,11 @@ static int fail(const char *what, const char *why)
 {
         fprintf(stderr, "kvroute: %s: %s\n", what, why);
         return 1;
+}
+
+int serve_open_access_log(const char *path)
+{
+        return open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
 }
 
 static int open_log(struct server *server, const struct router_config *config)
@@ -130,10 +104,10 @@ static int open_log(struct server *server, const struct router_config *config)
         server->proxy.access_fd = -1;
         if (strcmp(config->access_log, "off") == 0)
                 return 0;
-        server->proxy.access_fd =
-                strcmp(config->access_log, "-") == 0
-                        ? STDOUT_FILENO
-                        : open(config->access_log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
+        server->access_log = config->access_log;
+        server->proxy.access_fd = strcmp(config->access_log, "-") == 0
+                                          ? STDOUT_FILENO
+                                          : serve_open_access_log(config->access_log);
         if (server->proxy.access_fd >= 0)
                 return 0;
         snprintf(what, sizeof what, "--access-log %s", config->access_log);
@@ -162,6 +136,16 @@ static int make_brain(struct server *server, const struct router_config *config)
                 fail("--policy", err.message);
                 return 2;
         }
+        if (config->ledger) {
+                const struct kvr_ledger_settings ledger = {.without_counterfactual = !config->counterfactual};
+
+                if (kvr_ledger_new(&ledger, &server->proxy.ledger, &err) != KVR_OK)
+                        return fail("--ledger", err.message);
+                kvr_router_set_ledger(server->router, server->proxy.ledger);
+        }
+        server->proxy.decisions = decisions_new();
+        if (!server->proxy.decisions)
+                return fail("decisions", "out of memory");
         if (!fleet_init(&server->fleet, server->router, &limits))
                 return fail("fleet", "out of memory");
         server->fleet.on_state = on_state;
@@ -271,13 +255,6 @@ static int open_admin(struct server *server, const struct router_config *config)
         return 0;
 }
 
-static void watch_signal(struct server *server, uv_signal_t *handle, int number, uv_signal_cb on_signal)
-{
-        (void)uv_signal_init(&server->loop.uv, handle);
-        handle->data = server;
-        (void)uv_signal_start(handle, on_signal, number);
-}
-
 static int start(struct server *server, struct router_config *config)
 {
         int status = net_loop_init(&server->loop);
@@ -302,11 +279,10 @@ static int start(struct server *server, struct router_config *config)
                 return status;
         server->proxy.connections_max = host_room_for_connections(server->proxy.log, config->max_connections);
         serve_say_warnings(server, config);
-        watch_signal(server, &server->term, SIGTERM, on_stop);
-        watch_signal(server, &server->interrupt, SIGINT, on_stop);
-        watch_signal(server, &server->hangup, SIGHUP, on_hangup);
-        (void)uv_timer_init(&server->loop.uv, &server->drain_timer);
-        server->drain_timer.data = server;
+        serve_watch_stop(server);
+        (void)uv_signal_init(&server->loop.uv, &server->hangup);
+        server->hangup.data = server;
+        (void)uv_signal_start(&server->hangup, on_hangup, SIGHUP);
         for (unsigned i = 0; i < server->proxy.worker_count; i++) {
                 if (worker_start(&server->proxy.workers[i]))
                         return fail("worker", "a thread cannot be started");
@@ -320,15 +296,22 @@ static void stop(struct server *server)
                 (void)pthread_join(server->proxy.workers[i].thread, NULL);
                 worker_fini(&server->proxy.workers[i]);
         }
+        serve_say_stopped(server);
         admin_close(server->admin);
+        if (control_is_resolving(server->control)) {
+                /* libuv would wait for the name server, which may be gone, here and in exit(). */
+                fflush(NULL);
+                _exit(0);
+        }
         control_free(server->control);
-        uv_close((uv_handle_t *)&server->term, NULL);
-        uv_close((uv_handle_t *)&server->interrupt, NULL);
+        serve_unwatch_stop(server);
         uv_close((uv_handle_t *)&server->hangup, NULL);
-        uv_close((uv_handle_t *)&server->drain_timer, NULL);
         net_loop_fini(&server->loop);
         fleet_fini(&server->fleet);
         kvr_router_free(server->router);
+        kvr_ledger_free(server->proxy.ledger);
+        decisions_free(server->proxy.decisions);
+        workload_names_fini(&server->proxy.workloads);
         metrics_free(server->proxy.metrics);
         log_free(server->proxy.log);
         free(server->proxy.workers);
@@ -343,10 +326,20 @@ static void stop(struct server *server)
         }
 }
 
+static void say_settings(struct server *server, const struct router_config *config)
+{
+        unsigned threads = server->proxy.worker_count;
+        char size[40];
+
+        option_format_bytes(config->index_memory_bytes, size, sizeof size);
+        log_say(server->proxy.log, LOG_INFO, NULL, "policy %s, index at most %s, %u %s", config->policy, size,
+                threads, threads == 1 ? "thread" : "threads");
+}
+
 int serve_main(int argc, char *const *argv)
 {
         static struct server server; /* large; one per process */
-        struct config_input input = {argc, argv, environ, false};
+        struct config_input input = {argc, argv, environ, false, NULL};
         struct router_config *config = NULL;
         struct config_error err = {0};
         int status;
@@ -370,9 +363,9 @@ int serve_main(int argc, char *const *argv)
         status = start(&server, config);
         if (status)
                 return status; /* nothing runs yet that would not end with the process */
-        log_say(server.proxy.log, LOG_INFO, NULL, "policy %s, index at most %llu bytes, %u threads",
-                config->policy, (unsigned long long)config->index_memory_bytes, server.proxy.worker_count);
-        fprintf(stderr, "kvroute: ready on %s, %zu replicas\n", server.ready, config->replicas.count);
+        say_settings(&server, config);
+        fprintf(stderr, "kvroute: ready on %s, %zu %s\n", server.ready, config->replicas.count,
+                config->replicas.count == 1 ? "replica" : "replicas");
         host_notify("READY=1");
         uv_run(&server.loop.uv, UV_RUN_DEFAULT);
         stop(&server);

@@ -2,7 +2,8 @@
 /*
  * What the files of the serve command share:
  *
- *   serve.c        start, signals, stop
+ *   serve.c        start, end
+ *   serve_stop.c   the signals that ask for the end, and the way there
  *   serve_reload.c configurations that follow the first
  *   host.c         what is asked of the operating system on the way
  */
@@ -30,14 +31,23 @@ struct server {
         struct admin *admin;
         struct kept_config *configs;
         uv_signal_t term, interrupt, hangup;
-        uv_timer_t drain_timer;
+        uv_timer_t drain_timer, delay_timer;
         unsigned stop_signals;
+        const char *access_log; /* as it was at the start: another one needs a restart */
         char ready[512];
 };
 
 /* ---- serve.c ---- */
+/* A descriptor, or -1 with errno. */
+int serve_open_access_log(const char *path);
 /* Has all workers look at what is new. */
 void serve_wake(struct server *server);
+
+/* ---- serve_stop.c ---- */
+void serve_watch_stop(struct server *server);
+void serve_unwatch_stop(struct server *server);
+/* When every worker has ended: what was cut. */
+void serve_say_stopped(struct server *server);
 
 /* ---- serve_reload.c ---- */
 /* Takes config; false when out of memory. */

@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <uv.h>
 
 #include "config.h"
-#include "net/conn.h"
 #include "proto/text.h"
 
 bool fleet_init(struct fleet *fleet, struct kvr_router *router, const struct health_limits *limits)
@@ -85,6 +85,15 @@ struct target *fleet_snapshot_find(const struct fleet_snapshot *snapshot, kvr_re
         return NULL;
 }
 
+struct target *fleet_snapshot_named(const struct fleet_snapshot *snapshot, const char *name)
+{
+        for (size_t i = 0; i < snapshot->count; i++) {
+                if (strcmp(snapshot->targets[i]->spec.name, name) == 0)
+                        return snapshot->targets[i];
+        }
+        return NULL;
+}
+
 /* Publishes a copy of the current set with `added` at its end and `removed` left out; either may be NULL. */
 static bool publish(struct fleet *fleet, struct target *added, struct target *removed)
 {
@@ -138,6 +147,21 @@ static bool configured_models(struct target *target)
         return status == KVR_OK;
 }
 
+/* An address that is written out is there at once. */
+static void begin_address(struct target *target)
+{
+        const struct replica_spec *spec = &target->spec;
+
+        if (uv_ip4_addr(spec->host, spec->port, (struct sockaddr_in *)&target->addr) == 0 ||
+            uv_ip6_addr(spec->host, spec->port, (struct sockaddr_in6 *)&target->addr) == 0) {
+                target->has_addr = true;
+                return;
+        }
+        memset(&target->addr, 0, sizeof target->addr);
+        target->named = true;
+        target->health.why = "its host name is being resolved";
+}
+
 static struct target *target_new(const struct replica_spec *spec, enum replica_auth auth, const char *key)
 {
         struct target *target = calloc(1, sizeof *target);
@@ -160,6 +184,7 @@ static struct target *target_new(const struct replica_spec *spec, enum replica_a
                 return NULL;
         }
         snprintf(target->url, url_size, "http://%s%s", spec->authority, spec->prefix);
+        begin_address(target);
         return target;
 }
 
@@ -191,17 +216,15 @@ static enum kvr_status register_replica(struct fleet *fleet, struct target *targ
 }
 
 enum kvr_status fleet_add(struct fleet *fleet, const struct replica_spec *spec, enum replica_auth auth,
-                          const char *key, struct kvr_error *err)
+                          const char *key, bool by_api, struct kvr_error *err)
 {
         struct target *target = target_new(spec, auth, key);
         enum kvr_status status;
 
         if (!target)
                 return fail(err, KVR_E_NOMEM, spec->name, "out of memory");
-        if (net_resolve(spec->host, spec->port, &target->addr))
-                status = fail(err, KVR_E_ARGUMENT, spec->name, "its host name cannot be resolved");
-        else
-                status = register_replica(fleet, target, err);
+        target->by_api = by_api;
+        status = register_replica(fleet, target, err);
         if (status != KVR_OK) {
                 target_unref(target);
                 return status;
@@ -386,4 +409,81 @@ void target_drain(struct fleet *fleet, struct target *target, bool draining)
         health_drain(&target->health, draining);
         apply_state(fleet, target);
         pthread_mutex_unlock(&target->lock);
+}
+
+void target_withhold(struct fleet *fleet, struct target *target, const char *why, const char *detail)
+{
+        pthread_mutex_lock(&target->lock);
+        health_withhold(&target->health, why);
+        snprintf(target->health_error, sizeof target->health_error, "%s", detail);
+        apply_state(fleet, target);
+        pthread_mutex_unlock(&target->lock);
+}
+
+/* ---- where it is ---- */
+
+bool target_address(struct target *target, struct sockaddr_storage *ret, unsigned *ret_version)
+{
+        bool known;
+
+        pthread_mutex_lock(&target->lock);
+        known = target->has_addr;
+        if (known) {
+                *ret = target->addr;
+                if (ret_version)
+                        *ret_version = atomic_load_explicit(&target->addr_version, memory_order_relaxed);
+        }
+        pthread_mutex_unlock(&target->lock);
+        return known;
+}
+
+bool target_set_address(struct fleet *fleet, struct target *target, const struct sockaddr_storage *addr)
+{
+        bool moved;
+
+        pthread_mutex_lock(&target->lock);
+        moved = !target->has_addr || memcmp(&target->addr, addr, sizeof *addr) != 0;
+        target->resolve_error[0] = '\0';
+        if (moved) {
+                bool first = !target->has_addr;
+
+                target->addr = *addr;
+                target->has_addr = true;
+                atomic_fetch_add_explicit(&target->addr_version, 1, memory_order_relaxed);
+                target->health_error[0] = '\0';
+                if (first) {
+                        health_found(&target->health, "not probed yet");
+                } else {
+                        health_begin_anew(&target->health, "its address has changed");
+                        kvr_replica_forget(fleet->router, target->id);
+                }
+                atomic_store(&target->reports_cached, false);
+                apply_state(fleet, target);
+        }
+        pthread_mutex_unlock(&target->lock);
+        return moved;
+}
+
+void target_unresolved(struct fleet *fleet, struct target *target, const char *error)
+{
+        pthread_mutex_lock(&target->lock);
+        snprintf(target->resolve_error, sizeof target->resolve_error, "%s", error);
+        if (!target->has_addr) {
+                health_lost(&target->health, "its host name cannot be resolved");
+                apply_state(fleet, target);
+        }
+        pthread_mutex_unlock(&target->lock);
+}
+
+void target_address_text(const struct sockaddr_storage *addr, char *ret, size_t size)
+{
+        char host[64] = "";
+
+        if (addr->ss_family == AF_INET6) {
+                uv_ip6_name((const struct sockaddr_in6 *)addr, host, sizeof host);
+                snprintf(ret, size, "[%s]:%u", host, ntohs(((const struct sockaddr_in6 *)addr)->sin6_port));
+        } else {
+                uv_ip4_name((const struct sockaddr_in *)addr, host, sizeof host);
+                snprintf(ret, size, "%s:%u", host, ntohs(((const struct sockaddr_in *)addr)->sin_port));
+        }
 }

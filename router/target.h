@@ -23,13 +23,16 @@ struct target {
         kvr_replica_id id;
         struct replica_spec spec; /* as configured */
         char *url;                /* for people: scheme, authority, prefix */
-        struct sockaddr_storage addr;
-        enum replica_auth auth; /* never AUTO */
-        char *key;              /* with REPLICA_AUTH_REPLACE, and for probes; NULL: none */
+        bool named;               /* its host is a name, which the control thread resolves again and again */
+        enum replica_auth auth;   /* never AUTO */
+        char *key;                /* with REPLICA_AUTH_REPLACE, and for probes; NULL: none */
         /* ---- may change while it is in use ---- */
         atomic_int engine;          /* enum engine_kind: as configured, else as detected */
         atomic_bool reports_cached; /* its answers are known to tell cached tokens */
         atomic_uint refs;
+        atomic_uint addr_version; /* raised with each new address; connections of older ones are not reused */
+        atomic_bool resolve_wanted; /* a connection failed: its name may stand for another address now */
+        bool by_api; /* added by the admin API, not by the configuration; control thread only */
         atomic_bool removed;
         atomic_bool abandoned; /* removed, and its time to drain is over */
         atomic_uint streams;   /* exchanges that use it now */
@@ -37,11 +40,15 @@ struct target {
         atomic_ullong waiting_since_ns, last_byte_ns;
         atomic_ullong stalled_ns; /* when it was last found hanging: requests sent before, without a byte,
                                      should move */
+        atomic_ullong stray_ms;   /* when it last sent bytes nobody asked for (net_now_ms), 0: never */
         atomic_int shown_state;   /* enum kvr_state as last told to the library: a cheap look for workers */
         pthread_mutex_t lock;
         struct health health;         /* under lock */
         struct engine_models *models; /* under lock: its last /v1/models answer, or NULL */
-        char health_error[128];       /* under lock: why the last probe failed, or "" */
+        char health_error[160];       /* under lock: why the last probe failed, or "" */
+        bool has_addr;                /* under lock */
+        struct sockaddr_storage addr; /* under lock; valid with has_addr */
+        char resolve_error[128];      /* under lock: why its name was not resolved the last time, or "" */
 };
 
 struct fleet_snapshot {
@@ -68,10 +75,12 @@ void fleet_fini(struct fleet *fleet); /* every snapshot given back before */
 
 /*
  * Makes a target, adds it to the library and publishes it. auth and key (borrowed, may be NULL) are what the
- * configuration says for it. Resolves the host, blocking: control thread only.
+ * configuration says for it. A host that is a name gets its address later (control_resolve.c). Control thread
+ * only.
  */
 KVR_MUST_USE enum kvr_status fleet_add(struct fleet *fleet, const struct replica_spec *spec,
-                                       enum replica_auth auth, const char *key, struct kvr_error *err);
+                                       enum replica_auth auth, const char *key, bool by_api,
+                                       struct kvr_error *err);
 /* Nothing new goes there at once; running streams end as they would. false: no such name. */
 bool fleet_remove(struct fleet *fleet, const char *name);
 
@@ -81,6 +90,8 @@ void fleet_snapshot_unref(struct fleet_snapshot *snapshot);
 /* Replaces *held (may be NULL) by the current one if that is newer. */
 void fleet_refresh(struct fleet *fleet, struct fleet_snapshot **held);
 struct target *fleet_snapshot_find(const struct fleet_snapshot *snapshot, kvr_replica_id id);
+/* The one of that name, or NULL. */
+struct target *fleet_snapshot_named(const struct fleet_snapshot *snapshot, const char *name);
 
 /* Whether some replica may get requests. */
 bool fleet_is_ready(const struct fleet_snapshot *snapshot);
@@ -105,5 +116,22 @@ void target_traffic_failed(struct fleet *fleet, struct target *target, enum heal
                            uint64_t now_ns);
 void target_tick(struct fleet *fleet, struct target *target, uint64_t now_ns);
 void target_drain(struct fleet *fleet, struct target *target, bool draining);
+/* It answers probes, but something says that it cannot serve: why is a constant, detail is copied. */
+void target_withhold(struct fleet *fleet, struct target *target, const char *why, const char *detail);
+
+/*
+ * Where to connect to. False: its name has not been resolved yet. ret_version (may be NULL) tells this
+ * address from those before and after it. Any thread.
+ */
+KVR_MUST_USE bool target_address(struct target *target, struct sockaddr_storage *ret, unsigned *ret_version);
+/*
+ * Its name stands for this address now; a new one means another process: what was believed of the cache is
+ * void, and its health begins anew. Returns whether it is new. Control thread only.
+ */
+bool target_set_address(struct fleet *fleet, struct target *target, const struct sockaddr_storage *addr);
+/* Its name cannot be resolved: the last address stays in use; without one it is down. Control thread only. */
+void target_unresolved(struct fleet *fleet, struct target *target, const char *error);
+/* "10.0.0.11:8000", "[::1]:8000" */
+void target_address_text(const struct sockaddr_storage *addr, char *ret, size_t size);
 
 #endif

@@ -152,10 +152,16 @@ static unsigned watch_unread(struct watch *watch, const struct watch_fleet_sampl
         return changed;
 }
 
+static enum verdict flag_verdict(enum watch_flag flag, enum watch_flag bad)
+{
+        return flag == WATCH_UNKNOWN ? UNSURE : flag == bad ? BAD : GOOD;
+}
+
 unsigned watch_fleet(struct watch *watch, const struct watch_fleet_sample *sample,
                      const struct watch_limits *limits, uint64_t now_ns)
 {
-        return watch_lookups(watch, sample, limits, now_ns) | watch_unread(watch, sample, limits, now_ns);
+        return watch_lookups(watch, sample, limits, now_ns) | watch_unread(watch, sample, limits, now_ns) |
+               hold(watch, WATCH_NO_REPLICA, flag_verdict(sample->ready, WATCH_NO), limits->hold_ns, now_ns);
 }
 
 /* ---- one replica ---- */
@@ -268,14 +274,14 @@ static unsigned watch_load(struct watch *watch, const struct watch_replica_sampl
 unsigned watch_replica(struct watch *watch, const struct watch_replica_sample *sample,
                        const struct watch_limits *limits, uint64_t now_ns)
 {
-        enum verdict off = !sample->ready || sample->caching == WATCH_UNKNOWN ? UNSURE
-                           : sample->caching == WATCH_NO                      ? BAD
-                                                                              : GOOD;
+        enum verdict off = sample->ready ? flag_verdict(sample->caching, WATCH_NO) : UNSURE;
+        uint64_t down_ns = watch->states[WATCH_REPLICA_DOWN].raised ? limits->hold_ns : limits->down_ns;
 
         unsigned changed =
                 watch_match(watch, sample, limits, now_ns) | watch_trust(watch, sample, limits, now_ns) |
                 watch_report(watch, sample, limits, now_ns) | watch_load(watch, sample, limits, now_ns) |
-                hold(watch, WATCH_CACHE_OFF, off, limits->hold_ns, now_ns);
+                hold(watch, WATCH_CACHE_OFF, off, limits->hold_ns, now_ns) |
+                hold(watch, WATCH_REPLICA_DOWN, flag_verdict(sample->down, WATCH_YES), down_ns, now_ns);
 
         watch->looked = true;
         return changed;

@@ -22,6 +22,8 @@
 
 /* The names are those of kvroute_alarm{alarm} and of GET /kvroute/alarms. */
 #define WATCH_ALARM_LIST(X)                                                                                  \
+        X(WATCH_NO_REPLICA, "no_replica")     /* fleet: none is ready */                                     \
+        X(WATCH_REPLICA_DOWN, "replica_down") /* it has been down for long */                                \
         X(WATCH_NO_MATCH, "no_match") /* fleet and replica: nothing is ever found, engines report hits */    \
         X(WATCH_UNREAD_PROMPTS, "unread_prompts")       /* fleet: most prompts cannot be read */             \
         X(WATCH_PREDICTIONS_FAIL, "predictions_fail")   /* what is predicted there does not come true */     \
@@ -66,22 +68,25 @@ const char *watch_alarm_name(enum watch_alarm alarm);
 struct watch_limits {
         uint64_t hold_ns;  /* a condition must hold, and a window last, for so long */
         uint64_t stale_ns; /* figures of load older than this are stale */
+        uint64_t down_ns;  /* a replica that is down for so long does not come back by itself */
 };
 
-/* Sums since the start, none of which ever falls. */
-struct watch_fleet_sample {
-        uint64_t lookups, lookups_without_match; /* kvr_index_info */
-        uint64_t unread;                         /* requests to known APIs whose prompt could not be read */
-        uint64_t prompt_tokens, unobserved_tokens, predicted_tokens, observed_tokens; /* kvr_reason_account */
-};
-
-enum watch_flag { /* what an engine said of itself */
+enum watch_flag { /* what is known of something; what an engine said of itself */
                   WATCH_UNKNOWN,
                   WATCH_NO,
                   WATCH_YES,
 };
 
+/* Sums since the start, none of which ever falls. */
+struct watch_fleet_sample {
+        enum watch_flag ready;                   /* some replica may get requests; unknown: still starting */
+        uint64_t lookups, lookups_without_match; /* kvr_index_info */
+        uint64_t unread;                         /* requests to known APIs whose prompt could not be read */
+        uint64_t prompt_tokens, unobserved_tokens, predicted_tokens, observed_tokens; /* kvr_reason_account */
+};
+
 struct watch_replica_sample {
+        enum watch_flag down;    /* unknown: still starting */
         bool ready;              /* it gets requests; otherwise only traffic is judged */
         bool load_expected;      /* its engine has a load page, and polling is on */
         uint64_t load_at_ns;     /* when that page was last understood; 0: never */

@@ -11,7 +11,7 @@
 #define S    ((uint64_t)1000000000)
 #define LOOK S /* the time between two looks in these tests */
 
-static const struct watch_limits limits = {.hold_ns = 10 * S, .stale_ns = 10 * S};
+static const struct watch_limits limits = {.hold_ns = 10 * S, .stale_ns = 10 * S, .down_ns = 30 * S};
 
 #define BIT(alarm) (1u << (alarm))
 
@@ -539,6 +539,67 @@ static void a_condition_that_comes_and_goes_raises_nothing(void **state)
         assert_int_equal(r.raised[WATCH_CACHE_OFF], 0);
 }
 
+static void a_fleet_without_a_ready_replica_raises_no_replica(void **state)
+{
+        struct fleet f = {0};
+
+        (void)state;
+        for (unsigned i = 0; i < 1000; i++)
+                fleet_look(&f); /* starting, for as long as it takes */
+        assert_int_equal(f.raised, 0);
+        f.sums.ready = WATCH_YES;
+        fleet_look(&f);
+        f.sums.ready = WATCH_NO;
+        for (unsigned i = 0; i < 10; i++)
+                fleet_look(&f);
+        assert_false(f.watch.states[WATCH_NO_REPLICA].raised);
+        fleet_look(&f);
+        assert_true(f.watch.states[WATCH_NO_REPLICA].raised);
+        f.sums.ready = WATCH_UNKNOWN;
+        for (unsigned i = 0; i < 100; i++)
+                fleet_look(&f);
+        assert_true(f.watch.states[WATCH_NO_REPLICA].raised);
+        f.sums.ready = WATCH_YES;
+        for (unsigned i = 0; i < 11; i++)
+                fleet_look(&f);
+        assert_false(f.watch.states[WATCH_NO_REPLICA].raised);
+        assert_int_equal(f.raised, 1);
+        assert_int_equal(f.cleared, 1);
+}
+
+static unsigned looks_until(struct watch *watch, struct watch_replica_sample *sample, uint64_t *now_ns,
+                            bool raised)
+{
+        unsigned looks = 0;
+
+        while (watch->states[WATCH_REPLICA_DOWN].raised != raised && looks < 1000) {
+                *now_ns += LOOK;
+                (void)watch_replica(watch, sample, &limits, *now_ns);
+                looks++;
+        }
+        return looks;
+}
+
+static void a_replica_that_stays_down_raises_its_alarm(void **state)
+{
+        struct watch watch = {0};
+        struct watch_replica_sample sample = {.down = WATCH_UNKNOWN};
+        uint64_t now_ns = 0;
+
+        (void)state;
+        assert_int_equal(looks_until(&watch, &sample, &now_ns, true), 1000); /* starting */
+        sample.down = WATCH_YES;
+        assert_int_equal(looks_until(&watch, &sample, &now_ns, true), 31);
+        sample.down = WATCH_NO;
+        assert_int_equal(looks_until(&watch, &sample, &now_ns, false), 11);
+        /* A restart is over before that. */
+        for (unsigned i = 0; i < 100; i++) {
+                sample.down = i % 25 == 0 ? WATCH_NO : WATCH_YES;
+                now_ns += LOOK;
+                assert_int_equal(watch_replica(&watch, &sample, &limits, now_ns), 0);
+        }
+}
+
 static void every_alarm_has_a_name(void **state)
 {
         (void)state;
@@ -574,6 +635,8 @@ int main(void)
                 cmocka_unit_test(nothing_is_missing_where_nothing_is_asked),
                 cmocka_unit_test(a_cache_that_is_off_is_said_and_unknown_is_not_off),
                 cmocka_unit_test(a_condition_that_comes_and_goes_raises_nothing),
+                cmocka_unit_test(a_fleet_without_a_ready_replica_raises_no_replica),
+                cmocka_unit_test(a_replica_that_stays_down_raises_its_alarm),
                 cmocka_unit_test(every_alarm_has_a_name),
         };
 

@@ -11,6 +11,8 @@
         ((size_t)16 * 1024 * 1024) /* but bodies: fresh memory costs a page fault every 4 KB */
 #define LINGER_MS     2000         /* for the last bytes of a connection that is to be closed */
 #define PROBE_IDLE_MS 500          /* idle for longer, a connection may be closed at this very moment */
+#define POOL_DISTRUST_MS \
+        ((uint64_t)10 * 60 * 1000) /* no connection is reused after a replica sent what nobody asked for */
 
 /* ---- pool ---- */
 
@@ -61,6 +63,56 @@ void count_connection(struct worker *worker, const struct target *target, const 
         worker_count(worker, METRIC_POOL_REUSED, labels, 1);
 }
 
+/* Whether it leads to where the replica is now: its name may have got another address. */
+bool upstream_is_current(const struct upstream *upstream)
+{
+        return upstream->addr_version ==
+               atomic_load_explicit(&upstream->target->addr_version, memory_order_relaxed);
+}
+
+static bool is_distrusted(const struct worker *worker, const struct target *target)
+{
+        uint64_t stray_ms = atomic_load_explicit(&target->stray_ms, memory_order_relaxed);
+
+        return stray_ms && net_now_ms(&worker->loop) < stray_ms + POOL_DISTRUST_MS;
+}
+
+void pool_distrust(struct worker *worker, struct target *target)
+{
+        struct kvr_slice labels[2] = {slice_of(target->spec.name), slice_of("protocol")};
+        uint64_t now_ms = net_now_ms(&worker->loop);
+        uint64_t before_ms = atomic_exchange(&target->stray_ms, now_ms ? now_ms : 1);
+
+        worker_count(worker, METRIC_UPSTREAM_ERRORS, labels, 1);
+        if (before_ms == 0 || now_ms >= before_ms + POOL_DISTRUST_MS)
+                log_say(worker->proxy->log, LOG_WARN, NULL,
+                        "replica %s: it sends bytes that belong to no request, so for %u minutes its "
+                        "connections "
+                        "are used for one request each",
+                        target->spec.name, (unsigned)(POOL_DISTRUST_MS / 60000));
+}
+
+void pool_moved(struct upstream *upstream)
+{
+        if (upstream->exchange || !net_has_input(upstream->conn))
+                return; /* an end is found when the connection is wanted, or in time */
+        pool_distrust(upstream->worker, upstream->target);
+        upstream_close(upstream);
+}
+
+/*
+ * Whether the connection can take a request. A replica that ever sent what nobody asked for may have done so
+ * a moment ago, and only the kernel knows.
+ */
+static bool is_usable(const struct worker *worker, const struct upstream *upstream)
+{
+        bool ask = net_now_ms(&worker->loop) - upstream->idle_since_ms >= PROBE_IDLE_MS ||
+                   atomic_load_explicit(&upstream->target->stray_ms, memory_order_relaxed);
+
+        return upstream_is_current(upstream) && !net_moved(upstream->conn) &&
+               !(ask && net_stale(upstream->conn)) && !is_distrusted(worker, upstream->target);
+}
+
 struct upstream *pool_take(struct worker *worker, struct target *target)
 {
         struct upstream *bucket = bucket_of(worker, target);
@@ -70,8 +122,9 @@ struct upstream *pool_take(struct worker *worker, struct target *target)
                 next = at->next;
                 if (at->target != target)
                         continue;
-                if (net_moved(at->conn) ||
-                    (net_now_ms(&worker->loop) - at->idle_since_ms >= PROBE_IDLE_MS && net_stale(at->conn))) {
+                if (!is_usable(worker, at)) {
+                        if (net_has_input(at->conn))
+                                pool_distrust(worker, target);
                         count_connection(worker, target, "stale");
                         upstream_close(at);
                         continue;
@@ -104,6 +157,7 @@ void pool_give(struct upstream *upstream)
                 engine_traits((enum engine_kind)atomic_load(&upstream->target->engine));
 
         if (pool_is_full(worker, upstream->target) || config->pool_idle_ms == 0 || worker->stopping ||
+            !upstream_is_current(upstream) || is_distrusted(worker, upstream->target) ||
             atomic_load_explicit(&upstream->target->removed, memory_order_relaxed) ||
             (traits->requests_per_connection && upstream->requests >= traits->requests_per_connection)) {
                 upstream_close(upstream);
@@ -280,6 +334,15 @@ static void listeners_close(struct worker *worker)
                 net_listener_close(&worker->listeners[i], NULL);
 }
 
+/* Neither the client nor the replica ends it: we do. */
+static void cut_for_the_end(struct exchange *exchange)
+{
+        atomic_fetch_add(&exchange->worker->proxy->cut, 1);
+        exchange->cut = true;
+        exchange->own_code = "draining";
+        exchange_end(exchange, KVR_END_FAILED);
+}
+
 /* Stopping: no new connections, idle ones are closed, running exchanges end by themselves or are cut in the
  * end. */
 static void stop_step(struct worker *worker)
@@ -289,7 +352,7 @@ static void stop_step(struct worker *worker)
         for (struct client *client = worker->clients.next, *next; client != &worker->clients; client = next) {
                 next = client->next;
                 if (client->exchange && abandon)
-                        exchange_abort(client->exchange);
+                        cut_for_the_end(client->exchange);
                 else if (client->exchange && client->exchange->state == EXCHANGE_BODY)
                         client_refuse_draining(client);
                 else if (!client->exchange &&

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command `kvroute demo`: one workload, several policies, the real router, mock engines. */
 #include "commands.h"
-#include "fleet.h"
+#include "demo_int.h"
 #include "options.h"
 #include "run.h"
+#include "wait.h"
 
 #include <kvroute/router.h>
 #include <inttypes.h>
@@ -12,50 +13,42 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <unistd.h>
 #include <yyjson.h>
 
-#define POLICIES_MAX    32
-#define PROCESSORS_FINE 1.5  /* of two */
-#define LATE_FINE_S     0.02 /* p99 of sending after the intended time, wall clock */
-
-struct arguments {
-        const char *policies, *preset, *program;
-        uint64_t replicas, requests, groups, prefix_tokens, question_tokens, output_tokens, turns, seed,
-                capacity_blocks;
-        uint64_t step_tokens;
-        double rate, zipf, spread, turn_gap, speed;
-        bool quick, json, progress;
-};
+#define OVERLOAD 2 /* times the rate */
 
 #define O(field, name, type, min, max, word, fallback, help) \
-        SIM_OPTION(struct arguments, field, name, type, min, max, word, fallback, help)
+        SIM_OPTION(struct demo_arguments, field, name, type, min, max, word, fallback, help)
 
 static const struct sim_option options[] = {
         SIM_OPTION_GROUP("Comparison"),
         O(policies, "policies", SIM_OPT_STRING, 0, 0, "NAME[,NAME...]",
           "kv,longest_prefix,consistent_hash,least_tokens,power_of_two,least_requests,round_robin,random",
           "policies to run, one after the other, on the same arrivals"),
-        O(quick, "quick", SIM_OPT_FLAG, 0, 0, "", "off",
-          "half of the requests: a first look in three quarters of a minute"),
-        O(seed, "seed", SIM_OPT_COUNT, 0, 1e19, "N", "1", "of the workload"),
+        O(quick, "quick", SIM_OPT_FLAG, 0, 0, "", "off", "half of the requests: a first look"),
+        O(seed, "seed", SIM_OPT_COUNT, 0, 1e19, "N", "1",
+          "of the workload, and of all that the router draws"),
         SIM_OPTION_GROUP(
                 "Fleet (times are those of the engine; the demo lets them pass --speed times faster)"),
         O(replicas, "replicas", SIM_OPT_COUNT, 1, SIM_FLEET_MAX, "N", "4", "mock engines"),
         O(preset, "preset", SIM_OPT_STRING, 0, 0, "NAME", "llama3-70b-h100",
           "how long their work takes, as for kvroute mock"),
-        O(capacity_blocks, "capacity-blocks", SIM_OPT_COUNT, 16, 67108864, "N", "3000",
+        O(capacity_blocks, "capacity-blocks", SIM_OPT_COUNT, 16, 67108864, "N", "4000",
           "cache of each, in blocks of 16 tokens"),
         O(step_tokens, "step-tokens", SIM_OPT_COUNT, 1, 16777216, "N", "2048", "token budget of a step"),
         O(speed, "speed", SIM_OPT_NUMBER, 0.1, 1000, "X", "10", "time-lapse"),
         SIM_OPTION_GROUP("Workload"),
-        O(rate, "rate", SIM_OPT_NUMBER, 0.001, 1000000, "PER-SECOND", "40",
-          "requests per second, Poisson sessions"),
-        O(requests, "requests", SIM_OPT_COUNT, 1, 100000000, "N", "2400", "per policy"),
+        O(rate, "rate", SIM_OPT_NUMBER, 0.001, 1000000, "PER-SECOND", "15",
+          "requests per second, Poisson sessions; with the default every policy keeps up"),
+        O(overload, "overload", SIM_OPT_FLAG, 0, 0, "", "off",
+          "twice the rate: what becomes of each policy when it is more than the fleet takes"),
+        O(requests, "requests", SIM_OPT_COUNT, 1, 100000000, "N", "1300", "per policy"),
         O(groups, "groups", SIM_OPT_COUNT, 1, 10000000, "N", "40",
           "applications, each with its own system prompt"),
-        O(zipf, "zipf", SIM_OPT_NUMBER, 0, 10, "S", "1.5", "application n has a share of 1/n^S"),
+        O(zipf, "zipf", SIM_OPT_NUMBER, 0, 10, "S", "1.7", "application n has a share of 1/n^S"),
         O(prefix_tokens, "prefix-tokens", SIM_OPT_COUNT, 0, 10000000, "N", "3072", "of a system prompt"),
-        O(question_tokens, "question-tokens", SIM_OPT_COUNT, 1, 10000000, "N", "256", "of a question"),
+        O(question_tokens, "question-tokens", SIM_OPT_COUNT, 1, 10000000, "N", "512", "of a question"),
         O(output_tokens, "output-tokens", SIM_OPT_COUNT, 1, 10000000, "N", "32", "of an answer"),
         O(spread, "spread", SIM_OPT_NUMBER, 0, 1, "X", "0.5", "lengths vary by up to this share"),
         O(turns, "turns", SIM_OPT_COUNT, 1, 100000, "N", "4", "of a session"),
@@ -77,48 +70,53 @@ static const struct sim_command command = {
                    "under two minutes.",
         .examples = "  kvroute demo\n"
                     "  kvroute demo --quick --policies kv,round_robin\n"
-                    "  kvroute demo --replicas 8 --rate 48 --seed 7 --json\n",
+                    "  kvroute demo --overload\n"
+                    "  kvroute demo --replicas 8 --rate 30 --seed 7 --json\n",
         .options = options,
         .option_count = sizeof(options) / sizeof(options[0]),
 };
 
-struct row {
-        char policy[64];
-        struct sim_result result;
-        double cpu_load_s, cpu_fleet_s, cpu_router_s; /* processor time of generator, engines, router */
-        double wall_s;
-};
-
-struct demo {
-        struct arguments arguments;
-        struct sim_mock_options mock;
-        struct sim_workload *workload;
-        struct row rows[POLICIES_MAX];
-        size_t row_count;
-        char message[1024];
-};
-
 /* ---- setting up --------------------------------------------------------------------------------------- */
+
+static bool is_policy(const char *name)
+{
+        for (size_t i = 0; i < kvr_policy_count(); i++) {
+                if (strcmp(name, kvr_policy_name(i)) == 0)
+                        return true;
+        }
+        return false;
+}
+
+/* "kv, round_robin and random" */
+static void policy_names(char *ret, size_t size)
+{
+        size_t count = kvr_policy_count(), used = 0;
+
+        ret[0] = 0;
+        for (size_t i = 0; i < count && used < size; i++)
+                used += (size_t)snprintf(ret + used, size - used, "%s%s",
+                                         i == 0           ? ""
+                                         : i + 1 == count ? " and "
+                                                          : ", ",
+                                         kvr_policy_name(i));
+}
 
 static int parse_policies(struct demo *demo)
 {
         const char *at = demo->arguments.policies ? demo->arguments.policies : "";
+        char names[600];
 
         while (*at) {
-                size_t len = strcspn(at, ","), known = kvr_policy_count();
-                struct row *row = &demo->rows[demo->row_count];
+                size_t len = strcspn(at, ",");
+                struct demo_row *row = &demo->rows[demo->row_count];
 
-                if (demo->row_count == POLICIES_MAX)
-                        return sim_usage_error(&command, "--policies: more than %d", POLICIES_MAX);
+                if (demo->row_count == DEMO_POLICIES_MAX)
+                        return sim_usage_error(&command, "--policies: more than %d", DEMO_POLICIES_MAX);
                 snprintf(row->policy, sizeof(row->policy), "%.*s", (int)len, at);
-                for (size_t i = 0; i < known; i++) {
-                        if (strcmp(row->policy, kvr_policy_name(i)) == 0)
-                                break;
-                        if (i + 1 == known)
-                                return sim_usage_error(
-                                        &command,
-                                        "--policies: there is no '%s'; kvroute serve --help lists them",
-                                        row->policy);
+                if (!is_policy(row->policy)) {
+                        policy_names(names, sizeof(names));
+                        return sim_usage_error(&command, "--policies: there is no '%s'; there are %s",
+                                               row->policy, names);
                 }
                 demo->row_count++;
                 at += len + (at[len] == ',');
@@ -131,7 +129,7 @@ static int parse_policies(struct demo *demo)
 
 static int set_up(struct demo *demo)
 {
-        const struct arguments *a = &demo->arguments;
+        const struct demo_arguments *a = &demo->arguments;
         const struct sim_cost *cost = sim_cost_find(a->preset ? a->preset : "");
         struct sim_workload_options workload = {
                 .kind = SIM_WORKLOAD_MULTI_TURN,
@@ -182,16 +180,17 @@ static double thread_cpu_s(void)
                (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
 }
 
-static bool start_router(struct demo *demo, const struct row *row, const struct sim_fleet *fleet,
+static bool start_router(struct demo *demo, const struct demo_row *row, const struct sim_fleet *fleet,
                          struct sim_router *router)
 {
-        const char *args[SIM_FLEET_MAX + 24];
-        char urls[SIM_FLEET_MAX][48], interval[32];
+        const char *args[2 * SIM_FLEET_MAX + 24];
+        char replicas[SIM_FLEET_MAX][64], interval[32], seed[20];
         size_t count = 0;
         double poll_ms = fmax(1000 / demo->arguments.speed, 50);
 
         /* The router lives on the wall clock, so what it does once a second is done more often here. */
         snprintf(interval, sizeof(interval), "%.0fms", poll_ms);
+        snprintf(seed, sizeof(seed), "%" PRIx64, demo->arguments.seed);
         args[count++] = "--listen";
         args[count++] = "127.0.0.1:0";
         args[count++] = "--admin";
@@ -203,12 +202,15 @@ static bool start_router(struct demo *demo, const struct row *row, const struct 
         args[count++] = "--metrics-interval";
         args[count++] = interval;
         args[count++] = "--seed";
-        args[count++] = "1";
+        args[count++] = seed;
         args[count++] = "--log-level";
         args[count++] = "warn";
         for (uint32_t i = 0; i < demo->arguments.replicas; i++) {
-                snprintf(urls[i], sizeof(urls[i]), "http://127.0.0.1:%u", sim_fleet_port(fleet, i));
-                args[count++] = urls[i];
+                /* Hashes are taken of names, so these must not be the ports that happened to be free. */
+                snprintf(replicas[i], sizeof(replicas[i]), "http://127.0.0.1:%u,name=mock-%u",
+                         sim_fleet_port(fleet, i), i + 1);
+                args[count++] = "--replica";
+                args[count++] = replicas[i];
         }
         args[count] = NULL;
         return sim_router_start(router, demo->arguments.program, args, demo->message, sizeof(demo->message));
@@ -255,7 +257,7 @@ static bool wait_ready(struct demo *demo, const struct sim_router *router,
         return good;
 }
 
-static bool run_load(struct demo *demo, struct row *row, const struct sim_router *router,
+static bool run_load(struct demo *demo, struct demo_row *row, const struct sim_router *router,
                      bool *ret_interrupted)
 {
         struct sim_load_options load = {
@@ -268,7 +270,7 @@ static bool run_load(struct demo *demo, struct row *row, const struct sim_router
         struct sim_url url, admin;
         struct sockaddr_storage admin_addr;
         struct sim_progress progress;
-        double cpu_s = thread_cpu_s();
+        double cpu_s = thread_cpu_s(), waited_s = sim_wait_thread_s();
         uint64_t began;
         enum sim_run_status status;
 
@@ -283,14 +285,15 @@ static bool run_load(struct demo *demo, struct row *row, const struct sim_router
         status = sim_run_load(&load, &progress, &row->result);
         sim_progress_end(&progress);
         row->wall_s = (double)(uv_hrtime() - began) * 1e-9;
-        row->cpu_load_s = thread_cpu_s() - cpu_s;
+        row->load.used_s = thread_cpu_s() - cpu_s;
+        row->load.waited_s = sim_wait_thread_s() - waited_s;
         if (status == SIM_RUN_NO_MEMORY)
                 snprintf(demo->message, sizeof(demo->message), "out of memory");
         *ret_interrupted = status == SIM_RUN_INTERRUPTED;
         return status != SIM_RUN_NO_MEMORY;
 }
 
-static bool run_policy(struct demo *demo, struct row *row, bool *ret_interrupted)
+static bool run_policy(struct demo *demo, struct demo_row *row, bool *ret_interrupted)
 {
         struct sim_router router;
         struct sim_fleet *fleet;
@@ -304,124 +307,46 @@ static bool run_policy(struct demo *demo, struct row *row, bool *ret_interrupted
         good = start_router(demo, row, fleet, &router);
         if (good) {
                 good = run_load(demo, row, &router, ret_interrupted);
-                if (!sim_router_stop(&router, &row->cpu_router_s, log, sizeof(log))) {
+                if (!sim_router_stop(&router, &row->router, log, sizeof(log))) {
                         snprintf(demo->message, sizeof(demo->message), "the router died; it said: %s", log);
                         good = false;
                 }
         }
-        sim_fleet_stop(fleet, &row->cpu_fleet_s);
+        sim_fleet_stop(fleet, &row->engines);
         return good;
 }
 
-/* ---- results ------------------------------------------------------------------------------------------ */
-
-static void print_json(struct demo *demo)
-{
-        struct sim_buf buf = {0};
-
-        sim_buf_puts(&buf, "{\"policies\":[");
-        for (size_t i = 0; i < demo->row_count; i++) {
-                sim_buf_puts(&buf, i ? ",\n{\"policy\":" : "{\"policy\":");
-                sim_buf_json(&buf, sim_slice(demo->rows[i].policy));
-                sim_buf_puts(&buf, ",");
-                sim_result_json(&demo->rows[i].result, &buf);
-                sim_buf_puts(&buf, "}");
-        }
-        sim_buf_puts(&buf, "]}\n");
-        fwrite(buf.data, 1, buf.len, stdout);
-        sim_buf_fini(&buf);
-}
-
-static void print_head(const struct demo *demo)
-{
-        const struct arguments *a = &demo->arguments;
-        uint32_t requests = sim_workload_requests(demo->workload);
-
-        printf("%llu mock replicas (%s), each with a cache of %.0f thousand tokens; %llu applications with "
-               "system prompts of %llu\n"
-               "tokens and Zipf shares; sessions of %llu turns; %.3g requests a second, %u in all. Every "
-               "policy gets the same\n"
-               "requests at the same times, through the real router. Seconds are the engines' (time-lapse x "
-               "%.3g).\n\n",
-               (unsigned long long)a->replicas, a->preset, (double)a->capacity_blocks * 16 / 1000,
-               (unsigned long long)a->groups, (unsigned long long)a->prefix_tokens,
-               (unsigned long long)a->turns, a->rate, requests, a->speed);
-        printf("%-16s %8s %14s %9s %8s %8s %8s %9s %7s\n", "policy", "token", "prefill tokens", "TTFT mean",
-               "p50", "p90", "p99", "requests", "errors");
-        printf("%-16s %8s %14s %9s %8s %8s %8s %9s %7s\n", "", "hit rate", "avoided", "s", "s", "s", "s",
-               "max/mean", "");
-}
-
-static void print_row(const struct demo *demo, struct row *row)
-{
-        struct sim_result *r = &row->result;
-
-        printf("%-16s %7.1f%% %14" PRIu64 " %9.3f %8.3f %8.3f %8.3f %9.2f %7" PRIu64 "\n", row->policy,
-               100 * sim_result_hit_rate(r), r->observed_cached_tokens, sim_samples_mean(&r->ttft),
-               sim_samples_percentile(&r->ttft, 0.5), sim_samples_percentile(&r->ttft, 0.9),
-               sim_samples_percentile(&r->ttft, 0.99), sim_result_max_over_mean(r, demo->arguments.replicas),
-               r->errors + r->rejected);
-        fflush(stdout);
-}
-
-static struct row *best_row(struct demo *demo, const struct row *except)
-{
-        struct row *best = NULL;
-
-        for (size_t i = 0; i < demo->row_count; i++) {
-                struct row *row = &demo->rows[i];
-
-                if (row != except && row->result.ttft.seen &&
-                    (!best || sim_samples_mean(&row->result.ttft) < sim_samples_mean(&best->result.ttft)))
-                        best = row;
-        }
-        return best;
-}
-
-static void print_verdict(struct demo *demo)
-{
-        struct row *best = best_row(demo, NULL), *second = best ? best_row(demo, best) : NULL;
-
-        if (second)
-                printf("\nLowest mean time to first token: %s with %.2f s at a hit rate of %.0f %%; next is "
-                       "%s with %.2f s and %.0f %%.\n",
-                       best->policy, sim_samples_mean(&best->result.ttft),
-                       100 * sim_result_hit_rate(&best->result), second->policy,
-                       sim_samples_mean(&second->result.ttft), 100 * sim_result_hit_rate(&second->result));
-        printf("For your own replicas: kvroute serve http://HOST:8000 http://HOST:8001, then kvroute bench "
-               "http://127.0.0.1:8080.\n");
-}
+/* ---- all of them -------------------------------------------------------------------------------------- */
 
 /* Figures of a busy machine are worth little: say so. */
 static void warn_if_busy(struct demo *demo)
 {
-        double processors = 0, late_s = 0;
+        double speed = demo->arguments.speed;
+        struct demo_busy busy;
 
-        for (size_t i = 0; i < demo->row_count; i++) {
-                struct row *row = &demo->rows[i];
-
-                if (row->wall_s > 0)
-                        processors =
-                                fmax(processors,
-                                     (row->cpu_load_s + row->cpu_fleet_s + row->cpu_router_s) / row->wall_s);
-                if (row->result.late.seen)
-                        late_s = fmax(late_s, sim_samples_percentile(&row->result.late, 0.99));
-        }
+        demo_busy(demo, (double)sysconf(_SC_NPROCESSORS_ONLN), &busy);
         if (demo->arguments.progress)
                 fprintf(stderr,
                         "kvroute demo: generator, engines and router together used up to %.2f processors\n",
-                        processors);
-        if (processors > PROCESSORS_FINE || late_s > LATE_FINE_S)
-                fprintf(stderr,
-                        "kvroute demo: this machine is too busy for trustworthy times (requests went out up "
-                        "to %.0f ms late); "
-                        "try again when it is idle, or with a smaller --speed\n",
-                        late_s * 1000);
+                        busy.used);
+        if (!busy.too_busy)
+                return;
+        fprintf(stderr,
+                "kvroute demo: this machine is too busy for trustworthy times: requests were sent %.1f ms "
+                "late "
+                "(99th percentile %.0f ms)",
+                busy.late_s * 1000, busy.late_p99_s * 1000);
+        if (isfinite(busy.waited_s))
+                fprintf(stderr, ", and each waited %.1f ms for processors", busy.waited_s * 1000);
+        fprintf(stderr,
+                " in the worst run, which the time-lapse makes %g times as long; try again when it is "
+                "idle, or with a smaller --speed\n",
+                speed);
 }
 
 static void clean_up(struct demo *demo)
 {
-        for (size_t i = 0; i < POLICIES_MAX; i++)
+        for (size_t i = 0; i < DEMO_POLICIES_MAX; i++)
                 sim_result_fini(&demo->rows[i].result);
         sim_workload_free(demo->workload);
         free(demo);
@@ -432,9 +357,9 @@ static int run_all(struct demo *demo)
         bool interrupted = false;
 
         if (!demo->arguments.json)
-                print_head(demo);
+                demo_print_head(demo);
         for (size_t i = 0; i < demo->row_count; i++) {
-                struct row *row = &demo->rows[i];
+                struct demo_row *row = &demo->rows[i];
 
                 if (!run_policy(demo, row, &interrupted)) {
                         fprintf(stderr, "kvroute demo: %s: %s\n", row->policy, demo->message);
@@ -445,12 +370,12 @@ static int run_all(struct demo *demo)
                         return 1;
                 }
                 if (!demo->arguments.json)
-                        print_row(demo, row);
+                        demo_print_row(row, demo->arguments.replicas);
         }
         if (demo->arguments.json)
-                print_json(demo);
+                demo_print_json(demo);
         else
-                print_verdict(demo);
+                demo_print_end(demo);
         warn_if_busy(demo);
         return 0;
 }
@@ -470,6 +395,8 @@ int sim_demo_main(int argc, char **argv)
                 status = parse_policies(demo);
         if (demo->arguments.quick)
                 demo->arguments.requests = (demo->arguments.requests + 1) / 2;
+        if (demo->arguments.overload)
+                demo->arguments.rate *= OVERLOAD;
         if (status < 0)
                 status = set_up(demo);
         if (status < 0) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fleet.h"
+#include "wait.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +28,7 @@ struct sim_fleet {
         uint32_t count;
         struct sim_mock *mocks[SIM_FLEET_MAX];
         uint16_t ports[SIM_FLEET_MAX];
-        double cpu_s;
+        struct sim_cpu cpu;
 };
 
 /* On the fleet's thread: somebody wants it to end. */
@@ -54,7 +55,8 @@ static void *run_fleet(void *arg)
 
         uv_run(&fleet->loop.uv, UV_RUN_DEFAULT);
         if (getrusage(RUSAGE_THREAD, &usage) == 0)
-                fleet->cpu_s = cpu_seconds(&usage);
+                fleet->cpu.used_s = cpu_seconds(&usage);
+        fleet->cpu.waited_s = sim_wait_thread_s();
         return NULL;
 }
 
@@ -104,11 +106,11 @@ uint16_t sim_fleet_port(const struct sim_fleet *fleet, uint32_t number)
         return fleet->ports[number];
 }
 
-void sim_fleet_stop(struct sim_fleet *fleet, double *ret_cpu_s)
+void sim_fleet_stop(struct sim_fleet *fleet, struct sim_cpu *ret_cpu)
 {
         net_loop_wake(&fleet->loop);
         (void)pthread_join(fleet->thread, NULL);
-        *ret_cpu_s = fleet->cpu_s;
+        *ret_cpu = fleet->cpu;
         net_loop_fini(&fleet->loop);
         free(fleet);
 }
@@ -157,7 +159,7 @@ static char **clean_environment(void)
 
 static int spawn(struct sim_router *router, const char *program, const char *const *args)
 {
-        const char *argv[SIM_FLEET_MAX + 40] = {"kvroute", "serve"};
+        const char *argv[2 * SIM_FLEET_MAX + 40] = {"kvroute", "serve"};
         char **env = clean_environment();
         pid_t parent = getpid(), pid;
 
@@ -209,7 +211,7 @@ bool sim_router_start(struct sim_router *router, const char *program, const char
                       size_t size)
 {
         char log[4096];
-        double ignored;
+        struct sim_cpu ignored;
 
         *router = (struct sim_router){.log_fd = log_file(), .start_ns = uv_hrtime()};
         if (router->log_fd < 0) {
@@ -238,7 +240,7 @@ bool sim_router_start(struct sim_router *router, const char *program, const char
         return false;
 }
 
-bool sim_router_stop(struct sim_router *router, double *ret_cpu_s, char *message, size_t size)
+bool sim_router_stop(struct sim_router *router, struct sim_cpu *ret_cpu, char *message, size_t size)
 {
         uint64_t began = uv_hrtime();
         struct rusage usage = {0};
@@ -247,6 +249,7 @@ bool sim_router_stop(struct sim_router *router, double *ret_cpu_s, char *message
 
         if (router->pid <= 0)
                 return true;
+        ret_cpu->waited_s = sim_wait_process_s(router->pid);
         if (!died)
                 (void)kill(router->pid, SIGTERM);
         while (wait4(router->pid, &status, WNOHANG, &usage) == 0) {
@@ -256,7 +259,7 @@ bool sim_router_stop(struct sim_router *router, double *ret_cpu_s, char *message
                 }
                 nap();
         }
-        *ret_cpu_s = cpu_seconds(&usage);
+        ret_cpu->used_s = cpu_seconds(&usage);
         if (died)
                 log_tail(router->log_fd, message, size);
         close(router->log_fd);

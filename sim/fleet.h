@@ -12,13 +12,18 @@
 
 struct sim_fleet;
 
-/* Starts `count` mock engines on free ports of 127.0.0.1 and a thread that runs them. NULL: message says why.
+/*
+ * Starts `count` mock engines on free ports of 127.0.0.1 and a thread that runs them. NULL: message says why.
  */
 KVR_MUST_USE struct sim_fleet *sim_fleet_start(const struct sim_mock_options *options, uint32_t count,
                                                char *message, size_t message_size);
 uint16_t sim_fleet_port(const struct sim_fleet *fleet, uint32_t number);
-/* Ends the thread and frees. *ret_cpu_s: processor time that the engines took. */
-void sim_fleet_stop(struct sim_fleet *fleet, double *ret_cpu_s);
+/* Processor time, and the wait for a processor; NAN: the system does not tell. */
+struct sim_cpu {
+        double used_s, waited_s;
+};
+/* Ends the thread and frees. *ret_cpu: what the engines took. */
+void sim_fleet_stop(struct sim_fleet *fleet, struct sim_cpu *ret_cpu);
 
 struct sim_router {
         int pid;    /* 0: none */
@@ -34,8 +39,10 @@ struct sim_router {
  */
 KVR_MUST_USE bool sim_router_start(struct sim_router *router, const char *program, const char *const *args,
                                    char *message, size_t message_size);
-/* Ends it. *ret_cpu_s: processor time that it took. False: it had died before, and message holds its last
- * lines. */
-bool sim_router_stop(struct sim_router *router, double *ret_cpu_s, char *message, size_t message_size);
+/*
+ * Ends it. *ret_cpu: what it took (not written if there was none). False: it had died before, and message
+ * holds its last lines.
+ */
+bool sim_router_stop(struct sim_router *router, struct sim_cpu *ret_cpu, char *message, size_t message_size);
 
 #endif

@@ -42,6 +42,7 @@ struct sim_load {
         struct due *heap; /* requests by their time: binary heap */
         size_t heap_len;
         uint32_t next_session; /* closed loop */
+        double last_start_s;   /* when the last session begins: from then on the load only ebbs */
         struct sim_result result;
         bool stopped, told, sending;
 };
@@ -176,6 +177,14 @@ static void note_error(struct call *call, enum net_request_error error)
                          call->reply.error ? "the answer held an error" : "the answer ended too early");
 }
 
+static void follow(struct sim_load *load, const struct call *call, double latency_s)
+{
+        double at_s = (double)(call->intended_ns - load->start_ns) * 1e-9;
+
+        if (load->options.concurrency == 0 && at_s <= load->last_start_s)
+                sim_trend_add(&load->result.trend, at_s * load->options.time_scale, latency_s);
+}
+
 static void book(struct call *call, enum net_request_error error)
 {
         struct sim_load *load = call->load;
@@ -198,6 +207,8 @@ static void book(struct call *call, enum net_request_error error)
         if (outcome.broken || call->status != 200)
                 note_error(call, error);
         sim_result_add(&load->result, &outcome);
+        if (!outcome.broken && call->status == 200)
+                follow(load, call, isfinite(outcome.ttft_s) ? outcome.ttft_s : outcome.e2e_s);
 }
 
 static void send_next(struct sim_load *load);
@@ -393,9 +404,12 @@ struct sim_load *sim_load_start(const struct sim_load_options *options)
         load->timer.data = load;
         load->start_ns = uv_hrtime();
         if (options->concurrency == 0) {
-                for (uint32_t i = 0; i < sessions; i++)
-                        heap_push(load, (struct due){.at_s = sim_workload_turn_s(options->workload, i, 0),
-                                                     .session = i});
+                for (uint32_t i = 0; i < sessions; i++) {
+                        double at_s = sim_workload_turn_s(options->workload, i, 0);
+
+                        heap_push(load, (struct due){.at_s = at_s, .session = i});
+                        load->last_start_s = fmax(load->last_start_s, at_s);
+                }
         }
         /* From the loop, so that the caller has its pointer before anything comes back. */
         (void)uv_timer_start(&load->timer, on_timer, 0, 0);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The load generator against a mock engine on the same loop: what it reports must be what the engine counted.
+/*
+ * The load generator against a mock engine on the same loop: what it reports must be what the engine counted.
  */
 #include "load.h"
 #include "mock.h"
@@ -194,6 +195,8 @@ static void a_closed_loop_of_one_has_computable_hits(void **state)
         assert_int_equal(r->ttft.seen, 3);
         assert_int_equal(r->itl.seen, 45);
         assert_int_equal(r->late.seen, 0);
+        assert_true(r->trend.width_s <=
+                    0); /* a load that waits for its server has no queue that could grow */
         expect_engine_agrees(f, r);
 }
 
@@ -244,9 +247,41 @@ static void latency_counts_from_the_intended_time(void **state)
         r = run(f, &wo, 0, 0);
         assert_int_equal(r->errors, 0);
         assert_true(sim_samples_percentile(&r->ttft, 0) >= 0.09);
+        assert_true(r->trend.width_s > 0);
         /* The same in a closed loop of one waits for each answer, so that one by one they take 60 times as
          * long. */
         assert_true(r->duration_s < 3);
+}
+
+/*
+ * An engine whose prefill takes 2 ms, asked every millisecond: request n waits n ms. Only sessions that begin count,
+ * not the ebb after the last one.
+ */
+static void a_queue_that_grows_is_seen(void **state)
+{
+        struct fixture *f = *state;
+        struct sim_workload_options wo = base;
+        struct sim_growth growth;
+        struct sim_result *r;
+
+        wo.kind = SIM_WORKLOAD_UNIQUE;
+        wo.requests = 300;
+        wo.prefix_tokens = 24000; /* 8192 of a step take 0.7 s of the engine */
+        wo.rate = 1000;
+        /* In real time: a machine that stands still for a while in between hides a slope, so once is enough. */
+        for (int attempt = 0; attempt < 3; attempt++) {
+                uint64_t counted = 0;
+
+                r = run(f, &wo, 0, 0);
+                assert_int_equal(r->errors, 0);
+                for (size_t i = 0; i < SIM_TREND_BINS; i++)
+                        counted += r->trend.count[i];
+                assert_int_equal(counted, 300);
+                assert_true(sim_result_growth(r, &growth));
+                if (growth.growing && growth.slope > 0.3)
+                        return;
+        }
+        fail_msg("slope %g, error %g, mean %g", growth.slope, growth.error, growth.mean);
 }
 
 static void failures_are_sorted(void **state)
@@ -320,6 +355,7 @@ int main(void)
                 cmocka_unit_test_setup_teardown(many_users_are_counted_right, setup, teardown),
                 cmocka_unit_test_setup_teardown(open_loop_sends_all_turns, setup, teardown),
                 cmocka_unit_test_setup_teardown(latency_counts_from_the_intended_time, setup, teardown),
+                cmocka_unit_test_setup_teardown(a_queue_that_grows_is_seen, setup, teardown),
                 cmocka_unit_test_setup_teardown(failures_are_sorted, setup, teardown),
                 cmocka_unit_test_setup_teardown(a_failed_turn_ends_its_session, setup, teardown),
                 cmocka_unit_test_setup_teardown(a_stopped_load_keeps_what_it_has, setup, teardown),

@@ -159,9 +159,7 @@ static void on_gone(void *ctx, struct net_exchange *exchange)
                 mock_infer_gone(request);
 }
 
-/* ---- life
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- life ---- */
 
 static int serve(struct sim_mock *mock)
 {
@@ -172,8 +170,10 @@ static int serve(struct sim_mock *mock)
                 .on_gone = on_gone,
                 .ctx = mock,
         };
-        int error = 0;
+        int error = net_port_is_free(&mock->addr); /* sockets of this kind would share it without a word */
 
+        if (error)
+                return error;
         mock->server = net_server_new(mock->loop, &mock->addr, &options, &error);
         return mock->server ? 0 : error;
 }

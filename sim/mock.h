@@ -29,7 +29,10 @@ struct sim_mock_options {
 
 /* What `kvroute mock` does without options. */
 void sim_mock_defaults(struct sim_mock_options *options);
-/* *addr as net_listen. NULL with *ret_error (uv code). Options are copied, strings borrowed. */
+/*
+ * *addr as net_listen, but a port on which somebody listens is UV_EADDRINUSE. NULL with *ret_error (uv code).
+ * Options are copied, strings borrowed.
+ */
 KVR_MUST_USE struct sim_mock *sim_mock_new(struct net_loop *loop, struct sockaddr_storage *addr,
                                            const struct sim_mock_options *options, int *ret_error);
 /* Closes all connections and frees; on_closed (may be NULL) comes when nothing is left on the loop. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What no engine has: /mock/..., by which tests set faults and ask what happened. docs/mock.md describes it.
+/*
+ * What no engine has: /mock/..., by which tests set faults and ask what happened. docs/mock.md describes it.
  */
 #include "mock_int.h"
 

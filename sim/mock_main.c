@@ -139,18 +139,47 @@ static uint16_t port_of(const struct sockaddr_storage *addr)
                                                  : ((const struct sockaddr_in *)addr)->sin_port);
 }
 
-/* False after a message on stderr. */
-static bool start(struct fleet *fleet, const struct arguments *arguments,
-                  const struct sim_mock_options *mock_options, const char *host, uint16_t port,
-                  const struct sim_fault *fault)
+static int refuse(const char *host, uint16_t port, int error)
+{
+        const char *open = strchr(host, ':') ? "[" : "", *shut = *open ? "]" : "";
+
+        fprintf(stderr, "kvroute mock: --listen %s%s%s:%u: %s\n", open, host, shut, port,
+                error == UV_EADDRINUSE ? "the port is in use; choose another, or stop what listens there"
+                                       : uv_strerror(error));
+        return 2;
+}
+
+/* All ports before the first engine, so that none is said to be ready when the fleet cannot be. */
+static int check_ports(const struct sockaddr_storage *base, uint64_t count, const char *host, uint16_t port)
+{
+        for (uint64_t i = 0; i < count && port; i++) {
+                struct sockaddr_storage addr = *base;
+                int error;
+
+                set_port(&addr, (uint16_t)(port + i));
+                error = net_port_is_free(&addr);
+                if (error)
+                        return refuse(host, (uint16_t)(port + i), error);
+        }
+        return 0;
+}
+
+/* 0, or an exit status after a message on stderr. */
+static int start(struct fleet *fleet, const struct arguments *arguments,
+                 const struct sim_mock_options *mock_options, const char *host, uint16_t port,
+                 const struct sim_fault *fault)
 {
         struct sockaddr_storage base;
-        int error = net_resolve(host, port, &base);
+        int error = net_resolve(host, port, &base), status;
 
         if (error) {
-                fprintf(stderr, "kvroute mock: cannot resolve '%s': %s\n", host, uv_strerror(error));
-                return false;
+                fprintf(stderr, "kvroute mock: --listen: cannot resolve '%s': %s\n", host,
+                        uv_strerror(error));
+                return 2;
         }
+        status = check_ports(&base, arguments->count, host, port);
+        if (status)
+                return status;
         for (uint64_t i = 0; i < arguments->count; i++) {
                 struct sockaddr_storage addr = base;
                 const char *open = strchr(host, ':') ? "[" : "", *shut = *open ? "]" : "";
@@ -158,11 +187,8 @@ static bool start(struct fleet *fleet, const struct arguments *arguments,
                 if (port)
                         set_port(&addr, (uint16_t)(port + i));
                 fleet->mocks[i] = sim_mock_new(&fleet->loop, &addr, mock_options, &error);
-                if (!fleet->mocks[i]) {
-                        fprintf(stderr, "kvroute mock: cannot listen on %s%s%s:%u: %s\n", open, host, shut,
-                                port_of(&addr), uv_strerror(error));
-                        return false;
-                }
+                if (!fleet->mocks[i])
+                        return refuse(host, port_of(&addr), error);
                 fleet->count++;
                 sim_mock_set_fault(fleet->mocks[i], fault);
                 fprintf(stderr, "kvroute mock: ready on http://%s%s%s:%u (%s, %llu blocks of %llu tokens)\n",
@@ -170,7 +196,7 @@ static bool start(struct fleet *fleet, const struct arguments *arguments,
                         (unsigned long long)arguments->capacity_blocks,
                         (unsigned long long)arguments->block_tokens);
         }
-        return true;
+        return 0;
 }
 
 static int serve(const struct arguments *arguments, const struct sim_mock_options *mock_options,
@@ -178,7 +204,7 @@ static int serve(const struct arguments *arguments, const struct sim_mock_option
 {
         struct fleet *fleet = calloc(1, sizeof(*fleet));
         static const int numbers[] = {SIGINT, SIGTERM};
-        bool good;
+        int status;
 
         if (!fleet || net_loop_init(&fleet->loop)) {
                 fprintf(stderr, "kvroute mock: out of memory\n");
@@ -193,13 +219,13 @@ static int serve(const struct arguments *arguments, const struct sim_mock_option
                 uv_unref((uv_handle_t *)&fleet->signals[i]);
         }
         uv_unref((uv_handle_t *)&fleet->loop.async);
-        good = start(fleet, arguments, mock_options, host, port, fault);
-        if (!good)
+        status = start(fleet, arguments, mock_options, host, port, fault);
+        if (status)
                 on_signal(&fleet->signals[0], 0);
         uv_run(&fleet->loop.uv, UV_RUN_DEFAULT);
         net_loop_fini(&fleet->loop);
         free(fleet);
-        return good ? 0 : 1;
+        return status;
 }
 
 int sim_mock_main(int argc, char **argv)

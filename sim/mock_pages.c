@@ -159,9 +159,7 @@ void mock_metrics_write(struct sim_mock *mock, struct sim_buf *buf)
                        engine->capacity_blocks + 1);
 }
 
-/* ---- pages
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- pages ---- */
 
 static void models(struct sim_mock *mock, struct net_exchange *exchange)
 {

@@ -667,6 +667,19 @@ static void the_models_page_is_vllms(void **state)
         drop(a);
 }
 
+/* Two engines on one port would each get half of the requests, and nobody would be told. */
+static void a_taken_port_is_refused(void **state)
+{
+        struct fixture *f = *state;
+        struct sim_mock_options options;
+        struct sockaddr_storage addr = f->addr;
+        int error = 0;
+
+        sim_mock_defaults(&options);
+        assert_null(sim_mock_new(&f->loop, &addr, &options, &error));
+        assert_int_equal(error, UV_EADDRINUSE);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -687,6 +700,7 @@ int main(void)
                 cmocka_unit_test_setup_teardown(bodies_and_headers_are_recorded, setup, teardown),
                 cmocka_unit_test_setup_teardown(paths_and_methods_are_checked, setup, teardown),
                 cmocka_unit_test_setup_teardown(the_models_page_is_vllms, setup, teardown),
+                cmocka_unit_test_setup_teardown(a_taken_port_is_refused, setup, teardown),
         };
 
         cmocka_set_message_output(CM_OUTPUT_TAP);

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 void sim_result_fini(struct sim_result *result)
@@ -48,12 +49,14 @@ static size_t bin_of(double share)
 
 static void add_tokens(struct sim_result *result, const struct sim_outcome *o)
 {
-        uint64_t prompt = o->prompt_tokens > 0 ? (uint64_t)o->prompt_tokens : 0;
+        bool told = o->prompt_tokens >= 0, observed = told && o->cached_tokens >= 0;
+        uint64_t prompt = told ? (uint64_t)o->prompt_tokens : 0;
         struct sim_replica_share *share = o->replica.len ? share_of(result, o->replica) : NULL;
 
+        result->prompt_requests += told;
         result->prompt_tokens += prompt;
         result->completion_tokens += o->completion_tokens > 0 ? (uint64_t)o->completion_tokens : 0;
-        if (o->cached_tokens >= 0) {
+        if (observed) {
                 result->observed_requests++;
                 result->observed_prompt_tokens += prompt;
                 result->observed_cached_tokens += (uint64_t)o->cached_tokens;
@@ -64,8 +67,10 @@ static void add_tokens(struct sim_result *result, const struct sim_outcome *o)
         if (o->predicted_tokens >= 0) {
                 result->predicted_requests++;
                 result->predicted_tokens += (uint64_t)o->predicted_tokens;
+                result->predicted_known_tokens += told ? (uint64_t)o->predicted_tokens : 0;
+                result->predicted_prompt_tokens += prompt;
         }
-        if (o->predicted_tokens >= 0 && o->cached_tokens >= 0 && prompt) {
+        if (o->predicted_tokens >= 0 && observed && prompt) {
                 struct sim_share_bin *bin =
                         &result->bins[bin_of((double)o->predicted_tokens / (double)prompt)];
 
@@ -77,8 +82,9 @@ static void add_tokens(struct sim_result *result, const struct sim_outcome *o)
         }
         if (share) {
                 share->requests++;
-                share->prompt_tokens += prompt;
-                share->cached_tokens += o->cached_tokens > 0 ? (uint64_t)o->cached_tokens : 0;
+                share->observed_requests += observed;
+                share->observed_prompt_tokens += observed ? prompt : 0;
+                share->observed_cached_tokens += observed ? (uint64_t)o->cached_tokens : 0;
         }
 }
 
@@ -109,6 +115,11 @@ double sim_result_hit_rate(const struct sim_result *result)
         if (result->observed_prompt_tokens == 0)
                 return (double)NAN;
         return (double)result->observed_cached_tokens / (double)result->observed_prompt_tokens;
+}
+
+bool sim_result_growth(const struct sim_result *result, struct sim_growth *ret)
+{
+        return sim_trend_growth(&result->trend, ret);
 }
 
 double sim_result_max_over_mean(const struct sim_result *result, size_t count)
@@ -146,6 +157,19 @@ static void known_json(struct sim_buf *buf, const char *name, bool known, uint64
                 sim_buf_printf(buf, ",\"%s\":null", name);
 }
 
+static void growth_json(const struct sim_result *result, struct sim_buf *buf)
+{
+        struct sim_growth growth;
+
+        if (!sim_result_growth(result, &growth)) {
+                sim_buf_puts(buf, ",\"growth\":null");
+                return;
+        }
+        sim_buf_puts(buf, ",\"growth\":{\"slope\":");
+        sim_number_json(buf, growth.slope);
+        sim_buf_printf(buf, ",\"growing\":%s}", growth.growing ? "true" : "false");
+}
+
 void sim_result_json(struct sim_result *result, struct sim_buf *buf)
 {
         sim_buf_printf(buf, "\"requests\":%" PRIu64 ",\"errors\":%" PRIu64 ",\"rejected\":%" PRIu64,
@@ -158,7 +182,7 @@ void sim_result_json(struct sim_result *result, struct sim_buf *buf)
         sim_samples_json(&result->itl, buf);
         sim_buf_puts(buf, ",\"e2e_s\":");
         sim_samples_json(&result->e2e, buf);
-        sim_buf_printf(buf, ",\"prompt_tokens\":%" PRIu64, result->prompt_tokens);
+        known_json(buf, "prompt_tokens", result->prompt_requests > 0, result->prompt_tokens);
         known_json(buf, "observed_cached_tokens", result->observed_requests > 0,
                    result->observed_cached_tokens);
         known_json(buf, "predicted_cached_tokens", result->predicted_requests > 0, result->predicted_tokens);
@@ -171,7 +195,9 @@ void sim_result_json(struct sim_result *result, struct sim_buf *buf)
                 sim_buf_json(buf, sim_slice(result->replicas[i].name));
                 sim_buf_printf(buf, ":%" PRIu64, result->replicas[i].requests);
         }
-        sim_buf_puts(buf, "}");
+        sim_buf_puts(buf, "},\"late_s\":");
+        sim_samples_json(&result->late, buf);
+        growth_json(result, buf);
 }
 
 /* ---- for people --------------------------------------------------------------------------------------- */
@@ -179,7 +205,7 @@ void sim_result_json(struct sim_result *result, struct sim_buf *buf)
 static void samples_line(struct sim_buf *buf, const char *name, struct sim_samples *samples)
 {
         if (samples->seen == 0) {
-                sim_buf_printf(buf, "  %-22s        -\n", name);
+                sim_buf_printf(buf, "  %-22s %8s %8s %8s %8s\n", name, "-", "-", "-", "-");
                 return;
         }
         sim_buf_printf(buf, "  %-22s %8.1f %8.1f %8.1f %8.1f\n", name, sim_samples_mean(samples) * 1000,
@@ -188,27 +214,49 @@ static void samples_line(struct sim_buf *buf, const char *name, struct sim_sampl
                        sim_samples_percentile(samples, 0.99) * 1000);
 }
 
-static double percent(uint64_t part, uint64_t whole)
+/* "12.3" and the unit, right-justified; a share of nothing is unknown, and no zero. */
+static void percent_text(struct sim_buf *buf, int width, uint64_t part, uint64_t whole, const char *unit)
 {
-        return whole ? 100 * (double)part / (double)whole : 0;
+        char text[40] = "-";
+
+        if (whole)
+                snprintf(text, sizeof(text), "%.1f%s", 100 * (double)part / (double)whole, unit);
+        sim_buf_printf(buf, "%*s", width, text);
+}
+
+static void count_text(struct sim_buf *buf, const char *name, bool known, uint64_t value)
+{
+        if (known)
+                sim_buf_printf(buf, "%-25s%12" PRIu64, name, value);
+        else
+                sim_buf_printf(buf, "%-25s%12s", name, "-");
 }
 
 static void hits_text(const struct sim_result *r, struct sim_buf *buf)
 {
-        sim_buf_printf(buf, "\nPrompt tokens            %12" PRIu64 "\n", r->prompt_tokens);
-        if (r->observed_requests)
-                sim_buf_printf(buf, "  of these from a cache  %12" PRIu64 "   %.1f %% (the answers' usage)\n",
-                               r->observed_cached_tokens, 100 * sim_result_hit_rate(r));
-        if (r->unobserved_requests)
-                sim_buf_printf(buf,
-                               "  unknown                %12" PRIu64 "   in %" PRIu64
-                               " answers that do not tell%s\n",
-                               r->unobserved_prompt_tokens, r->unobserved_requests,
+        if (r->prompt_requests + r->unobserved_requests + r->predicted_requests == 0)
+                return;
+        sim_buf_puts(buf, "\n");
+        count_text(buf, "Prompt tokens", r->prompt_requests > 0, r->prompt_tokens);
+        sim_buf_puts(buf, "\n");
+        if (r->observed_requests) {
+                count_text(buf, "  of these from a cache", true, r->observed_cached_tokens);
+                sim_buf_puts(buf, "   ");
+                percent_text(buf, 0, r->observed_cached_tokens, r->observed_prompt_tokens, " %");
+                sim_buf_puts(buf, " (the answers' usage)\n");
+        }
+        if (r->unobserved_requests) {
+                count_text(buf, "  unknown", r->unobserved_prompt_tokens > 0, r->unobserved_prompt_tokens);
+                sim_buf_printf(buf, "   in %" PRIu64 " answers that do not tell%s\n", r->unobserved_requests,
                                r->observed_requests ? ""
                                                     : " (vLLM tells with --enable-prompt-tokens-details)");
-        if (r->predicted_requests)
-                sim_buf_printf(buf, "  predicted by router    %12" PRIu64 "   %.1f %%\n", r->predicted_tokens,
-                               percent(r->predicted_tokens, r->prompt_tokens));
+        }
+        if (r->predicted_requests) {
+                count_text(buf, "  predicted by router", true, r->predicted_tokens);
+                sim_buf_puts(buf, "   ");
+                percent_text(buf, 0, r->predicted_known_tokens, r->predicted_prompt_tokens, " %");
+                sim_buf_puts(buf, "\n");
+        }
 }
 
 static void bins_text(const struct sim_result *r, struct sim_buf *buf)
@@ -226,13 +274,13 @@ static void bins_text(const struct sim_result *r, struct sim_buf *buf)
         for (size_t i = 0; i < SIM_SHARE_BINS; i++) {
                 const struct sim_share_bin *bin = &r->bins[i];
 
-                if (bin->requests)
-                        sim_buf_printf(buf,
-                                       "  %-13s %9" PRIu64 " %15" PRIu64 " %10.1f%% %10.1f%% %8.0f tokens\n",
-                                       names[i], bin->requests, bin->prompt_tokens,
-                                       percent(bin->predicted_tokens, bin->prompt_tokens),
-                                       percent(bin->observed_tokens, bin->prompt_tokens),
-                                       bin->error_tokens / (double)bin->requests);
+                if (!bin->requests)
+                        continue;
+                sim_buf_printf(buf, "  %-13s %9" PRIu64 " %15" PRIu64 " ", names[i], bin->requests,
+                               bin->prompt_tokens);
+                percent_text(buf, 11, bin->predicted_tokens, bin->prompt_tokens, "%");
+                percent_text(buf, 12, bin->observed_tokens, bin->prompt_tokens, "%");
+                sim_buf_printf(buf, " %8.0f tokens\n", bin->error_tokens / (double)bin->requests);
         }
 }
 
@@ -249,24 +297,45 @@ static void replicas_text(struct sim_result *r, struct sim_buf *buf)
         for (size_t i = 0; i < r->replica_count; i++) {
                 const struct sim_replica_share *s = &r->replicas[i];
 
-                sim_buf_printf(buf, "  %-32s %8" PRIu64 " %7.1f%% %10.1f%%\n", s->name, s->requests,
-                               percent(s->requests, sum), percent(s->cached_tokens, s->prompt_tokens));
+                sim_buf_printf(buf, "  %-32s %8" PRIu64 " ", s->name, s->requests);
+                percent_text(buf, 8, s->requests, sum, "%");
+                percent_text(buf, 12, s->observed_cached_tokens, s->observed_prompt_tokens, "%");
+                sim_buf_puts(buf, "\n");
         }
         sim_buf_printf(buf, "  busiest over mean: %.2f\n", sim_result_max_over_mean(r, 0));
 }
 
-void sim_result_text(struct sim_result *r, struct sim_buf *buf)
+static void requests_text(const struct sim_result *r, struct sim_buf *buf)
 {
-        uint64_t good = r->requests - r->errors - r->rejected;
+        char per_second[40] = "-";
 
+        if (r->duration_s > 0)
+                snprintf(per_second, sizeof(per_second), "%.1f", (double)r->requests / r->duration_s);
         sim_buf_printf(buf,
-                       "Requests %" PRIu64 " in %.1f s (%.1f/s): %" PRIu64 " answered, %" PRIu64
+                       "Requests %" PRIu64 " in %.1f s (%s/s): %" PRIu64 " answered, %" PRIu64
                        " errors, %" PRIu64 " rejected (429, 503)\n",
-                       r->requests, r->duration_s,
-                       r->duration_s > 0 ? (double)r->requests / r->duration_s : 0, good, r->errors,
-                       r->rejected);
+                       r->requests, r->duration_s, per_second, r->requests - r->errors - r->rejected,
+                       r->errors, r->rejected);
         if (r->first_error[0])
                 sim_buf_printf(buf, "First error: %s\n", r->first_error);
+}
+
+static void growth_text(const struct sim_result *r, struct sim_buf *buf)
+{
+        struct sim_growth growth;
+
+        if (!sim_result_growth(r, &growth) || !growth.growing)
+                return;
+        sim_buf_printf(
+                buf,
+                "\nThe load was more than the server takes: %s still rose by %.0f ms per second\n"
+                "at the end of the run. Quote the times of a lower load: these tell how long it was.\n",
+                r->ttft.seen ? "time to first token" : "the time of an answer", growth.slope * 1000);
+}
+
+void sim_result_text(struct sim_result *r, struct sim_buf *buf)
+{
+        requests_text(r, buf);
         sim_buf_puts(buf, "\n  milliseconds               mean      p50      p90      p99\n");
         samples_line(buf, "time to first token", &r->ttft);
         samples_line(buf, "between chunks", &r->itl);
@@ -276,4 +345,5 @@ void sim_result_text(struct sim_result *r, struct sim_buf *buf)
         hits_text(r, buf);
         bins_text(r, buf);
         replicas_text(r, buf);
+        growth_text(r, buf);
 }

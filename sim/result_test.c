@@ -159,12 +159,18 @@ static void sums_keep_apart_what_must_be(void **state)
                 "\"itl_s\":{\"mean\":0.25,\"p50\":0.25,\"p90\":0.25,\"p99\":0.25},"
                 "\"e2e_s\":{\"mean\":2,\"p50\":2,\"p90\":2.8,\"p99\":2.98},"
                 "\"prompt_tokens\":3000,\"observed_cached_tokens\":800,\"predicted_cached_tokens\":900,"
-                "\"observed_hit_rate\":0.4,\"replicas\":{\"a\":1,\"b\":2}");
+                "\"observed_hit_rate\":0.4,\"replicas\":{\"a\":1,\"b\":2},"
+                "\"late_s\":{\"mean\":null,\"p50\":null,\"p90\":null,\"p99\":null},\"growth\":null");
         sim_buf_reset(&buf);
         sim_result_text(&r, &buf);
         sim_buf_add(&buf, "", 1);
         assert_non_null(strstr(buf.data, "3 answered, 2 errors, 2 rejected"));
         assert_non_null(strstr(buf.data, "40.0 %"));
+        /* Replica a answered once and told nothing: unknown is no zero. */
+        assert_non_null(
+                strstr(buf.data, "\n  a                                       1    33.3%           -\n"));
+        assert_non_null(
+                strstr(buf.data, "\n  b                                       2    66.7%       40.0%\n"));
         sim_buf_fini(&buf);
         sim_result_fini(&r);
 }
@@ -183,6 +189,94 @@ static void unknown_is_null_and_not_zero(void **state)
         assert_non_null(strstr(buf.data, "\"ttft_s\":{\"mean\":null,"));
         assert_non_null(strstr(buf.data, "\"observed_cached_tokens\":null,\"predicted_cached_tokens\":null,"
                                          "\"observed_hit_rate\":null,\"replicas\":{}"));
+        sim_buf_fini(&buf);
+        sim_result_fini(&r);
+}
+
+static bool has(const struct sim_buf *buf, const char *line)
+{
+        return strstr(buf->data, line) != NULL;
+}
+
+static void an_engine_that_tells_nothing_has_no_zeros(void **state)
+{
+        struct sim_result r = {0};
+        struct sim_outcome o = outcome(200, NAN, -1, -1, 64, "a");
+        struct sim_buf buf = {0};
+
+        (void)state;
+        o.e2e_s = 1;
+        sim_result_add(&r, &o);
+        o = outcome(200, NAN, -1, 16, -1, "b"); /* cached tokens of a prompt of unknown length: no share */
+        o.e2e_s = 1;
+        sim_result_add(&r, &o);
+        sim_result_json(&r, &buf);
+        sim_buf_add(&buf, "", 1);
+        assert_true(has(&buf, "\"prompt_tokens\":null,\"observed_cached_tokens\":null,"
+                              "\"predicted_cached_tokens\":64,\"observed_hit_rate\":null"));
+        sim_buf_reset(&buf);
+        sim_result_text(&r, &buf);
+        sim_buf_add(&buf, "", 1);
+        assert_true(has(&buf, "Requests 2 in 0.0 s (-/s): 2 answered"));
+        assert_true(has(&buf, "\n  time to first token           -        -        -        -\n"));
+        assert_true(has(&buf, "\nPrompt tokens                       -\n"));
+        assert_true(
+                has(&buf, "\n  unknown                           -   in 2 answers that do not tell (vLLM"));
+        assert_true(has(&buf, "\n  predicted by router              64   -\n"));
+        assert_true(has(&buf, "\n  a                                       1    50.0%           -\n"));
+        assert_true(has(&buf, "\n  b                                       1    50.0%           -\n"));
+        assert_false(has(&buf, " 0.0%"));
+        sim_buf_fini(&buf);
+        sim_result_fini(&r);
+}
+
+static void nothing_answered_is_not_a_measurement(void **state)
+{
+        struct sim_result r = {0};
+        struct sim_outcome o = outcome(0, NAN, -1, -1, -1, "");
+        struct sim_buf buf = {0};
+
+        (void)state;
+        sim_result_add(&r, &o);
+        sim_result_json(&r, &buf);
+        sim_buf_add(&buf, "", 1);
+        assert_true(has(&buf, "\"prompt_tokens\":null"));
+        sim_buf_reset(&buf);
+        sim_result_text(&r, &buf);
+        sim_buf_add(&buf, "", 1);
+        assert_false(has(&buf, "Prompt tokens"));
+        assert_true(has(&buf, "\n  whole answer                  -        -        -        -\n"));
+        sim_buf_fini(&buf);
+        sim_result_fini(&r);
+}
+
+static void an_overload_is_said(void **state)
+{
+        struct sim_result r = {0};
+        struct sim_outcome o = outcome(200, 1, 100, 0, 0, "a");
+        struct sim_buf buf = {0};
+
+        (void)state;
+        sim_result_add(&r, &o);
+        for (int i = 0; i < 400; i++)
+                sim_trend_add(&r.trend, i * 0.1, i * 0.025);
+        sim_result_json(&r, &buf);
+        sim_buf_add(&buf, "", 1);
+        assert_true(has(&buf, "\"growth\":{\"slope\":0.2"));
+        assert_true(has(&buf, "\"growing\":true}"));
+        sim_buf_reset(&buf);
+        sim_result_text(&r, &buf);
+        sim_buf_add(&buf, "", 1);
+        assert_true(has(&buf, "still rose by 250 ms per second"));
+        r.trend = (struct sim_trend){0};
+        for (int i = 0; i < 400; i++)
+                sim_trend_add(&r.trend, i * 0.1, 1 + i % 3);
+        sim_buf_reset(&buf);
+        sim_result_json(&r, &buf);
+        sim_result_text(&r, &buf);
+        sim_buf_add(&buf, "", 1);
+        assert_true(has(&buf, "\"growing\":false}"));
+        assert_false(has(&buf, "still rose"));
         sim_buf_fini(&buf);
         sim_result_fini(&r);
 }
@@ -212,6 +306,9 @@ int main(void)
                 cmocka_unit_test(cut_and_broken_answers_are_seen),
                 cmocka_unit_test(sums_keep_apart_what_must_be),
                 cmocka_unit_test(unknown_is_null_and_not_zero),
+                cmocka_unit_test(an_engine_that_tells_nothing_has_no_zeros),
+                cmocka_unit_test(nothing_answered_is_not_a_measurement),
+                cmocka_unit_test(an_overload_is_said),
                 cmocka_unit_test(shares_fall_into_their_bins),
         };
 

@@ -577,13 +577,13 @@ OWNERS = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llamacpp", "openai": 
 PORTS = range(10000, 32000)     # below the range from which outgoing connections take theirs
 
 
-def free_socket(port=0):
+def free_socket(port=0, host="127.0.0.1"):
     """A bound socket on loopback; its port will not be taken by a passing client connection while we restart."""
     for _ in range(200):
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            sock.bind(("127.0.0.1", port or random.choice(PORTS)))
+            sock.bind((host, port or random.choice(PORTS)))
             return sock
         except OSError as error:
             sock.close()
@@ -596,7 +596,9 @@ def free_socket(port=0):
 
 class Engine:
     def __init__(self, hub, kind="vllm", models=("m",), *, port=0, speed=None, gap=0.0, tokens=4, block_tokens=16,
-                 capacity_blocks=1 << 30, keep=None, usage=True, start=True):
+                 capacity_blocks=1 << 30, keep=None, usage=True, start=True,
+                 host="127.0.0.1"):
+        self.host = host            # the address to listen on
         self.hub, self.kind, self.models = hub, kind, list(models)
         self.speed = speed          # prefill tokens per second, one prompt at a time; None: no time at all
         self.gap = gap              # seconds between output tokens
@@ -622,18 +624,18 @@ class Engine:
         self._queue = collections.deque()
         self._server = None
         self._prefill = None
-        self._sock = free_socket(port)
+        self._sock = free_socket(port, host)
         self.port = self._sock.getsockname()[1]
         if start:
             self.start()
 
     @property
     def url(self):
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     @property
     def name(self):
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     def __repr__(self):
         return f"<engine {self.port} {len(self.requests)} requests>"
@@ -646,7 +648,7 @@ class Engine:
 
         async def go():
             self._prefill = asyncio.Lock()
-            sock = self._sock or free_socket(self.port)
+            sock = self._sock or free_socket(self.port, self.host)
             self._sock = None
             self._server = await self.hub.loop.create_server(lambda: Connection(self), sock=sock, backlog=4096)
         self.hub.run(go())
@@ -660,7 +662,7 @@ class Engine:
             self.drop(how)
             await asyncio.sleep(0)
             try:
-                self._sock = free_socket(self.port)     # bound but not listening: connections are refused
+                self._sock = free_socket(self.port, self.host)     # bound but not listening: connections are refused
             except OSError:
                 self._sock = None
         if self._server:

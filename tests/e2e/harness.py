@@ -204,6 +204,8 @@ class Router:
     def admin_request(self, method, path, body=None, headers=()):
         if isinstance(body, (dict, list)):
             body = json.dumps(body).encode()
+        if not any(name.lower() == "host" for name, _ in headers):
+            headers = [*headers, ("Host", "%s:%d" % self.admin)]
         return fetch(self.admin, method, path, headers, body)
 
     def metrics(self):

@@ -68,7 +68,7 @@ def wait_over(router, name, engine=None, work=None, timeout=20):
 def test_every_alarm_is_explained():
     names = re.findall(r'X\(WATCH_\w+, "(\w+)"\)', (ROOT / "router" / "watch.h").read_text())
     page = (ROOT / "docs" / "alarms.md").read_text()
-    assert len(names) == 7
+    assert len(names) == 9
     assert [name for name in names if f"| `{name}`" not in page] == []
 
 
@@ -360,3 +360,38 @@ def test_a_restart_without_a_sign_is_no_alarm(fleet):
     entry = router.replica(engine)
     assert entry["resets"] == 1 and entry["trust"] > 0.7
     assert router.metrics().sum("replica_resets_total", replica=engine.name) == 1
+
+
+# ---- replicas that are gone -------------------------------------------------------------------------------------------------
+
+
+def test_a_replica_that_stays_down_and_then_no_replica_at_all(fleet):
+    router, (a, b) = fleet.start(2)
+    a.stop()
+    text_of_a = wait_raised(router, "replica_down", a)
+    assert "refused" in text_of_a
+    assert ("no_replica", None) not in alarms(router) and ("replica_down", b.name) not in alarms(router)
+    b.stop()
+    assert "/kvroute/replicas" in wait_raised(router, "no_replica")
+    a.start()
+    wait_over(router, "no_replica")
+    wait_over(router, "replica_down", a)
+    router.remove(b)
+    wait_for(lambda: ("replica_down", b.name) not in alarms(router), what="gone with its replica")
+
+
+def test_who_is_still_starting_raises_nothing(fleet):
+    engine = fleet.engine(start=False)
+    engine.stop()
+    router = fleet.router(replicas=[engine], ready=False)
+    stays(lambda: not alarms(router), 5, "it may take as long as it takes")
+    engine.start()
+    router.wait_ready(engine)
+    assert not alarms(router)
+
+
+def test_without_replicas_there_is_none_that_is_ready(fleet):
+    router = fleet.router(ready=False)
+    assert "there is no replica" in wait_raised(router, "no_replica")
+    router.add(fleet.engine())
+    wait_over(router, "no_replica")

@@ -75,6 +75,41 @@ def test_wrong_files(tmp_path, content, place, needles):
             assert needle in ended.err, (needle, ended.err)
 
 
+def test_check_reports_all_mistakes(tmp_path):
+    file = tmp_path / "bad.yaml"
+    file.write_text("polcy: kv\nmax-body: huge\nreplicas:\n  - { url: http://a:1/v1 }\n"
+                    "workloads:\n  - { name: a, paht: /x }\nseed: xyz\npolicy: psychic\n")
+    ended = kvroute("check", file)
+    lines = ended.err.splitlines()
+    assert ended.status == 2 and len(lines) == 6, ended
+    for place, word in ("1:1", "policy"), ("2:11", "huge"), ("4:12", "/v1"), ("6:16", "path"), ("7:7", "xyz"), ("8:9", "psychic"):
+        assert any(f"bad.yaml:{place}:" in line and word in line for line in lines), (place, lines)
+
+
+def test_no_replica_is_a_warning_that_names_the_next_step(fleet, tmp_path):
+    file = tmp_path / "empty.yaml"
+    file.write_text("policy: kv\n")
+    ended = kvroute("check", file)
+    assert ended.status == 0 and ended.out.strip().endswith("ok, policy kv, 0 replicas, 0 workloads")
+    router = fleet.router(ready=False)
+    for said in (ended.err, wait_for(lambda: router.err if "no replica" in router.err else None, what="a warning")):
+        assert "no replica is configured" in said and "kvroute serve http://" in said and "/kvroute/replicas" in said
+    assert ", 0 replicas" in router.ready_line
+
+
+def test_one_is_singular_and_sizes_are_readable(fleet, tmp_path):
+    engine = fleet.engine()
+    file = tmp_path / "one.yaml"
+    file.write_text(f"replicas: [{engine.url}]\nworkloads: [{{ name: a, path: /x }}]\n")
+    assert kvroute("check", file).out.strip().endswith("1 replica, 1 workload")
+    router = fleet.router("--config", file, "--threads", 1, "--index-memory", "64MiB", "--max-body", "2KiB", ready=False)
+    assert router.ready_line.endswith(", 1 replica")
+    assert any("index at most 64MiB, 1 thread" in line and "threads" not in line for line in router.lines)
+    assert "2KiB" in router.chat("x" * 4000).json["error"]["message"]
+    router.signal(1)
+    wait_for(lambda: any("1 replica configured" in line for line in list(router.lines)), what="reloaded")
+
+
 def test_a_good_file_is_checked_and_used(tmp_path, fleet):
     engine = fleet.engine()
     file = tmp_path / "good.yaml"

@@ -6,8 +6,8 @@ import time
 import pytest
 
 from client import fetch
-from engine import HANG, sse
-from harness import shares, wait_for
+from engine import HANG, reply, sse
+from harness import kvroute, shares, wait_for
 from texts import text
 
 
@@ -228,6 +228,49 @@ def test_a_wrong_port_is_visible(fleet):
     assert "refused" in entry.lower()
     assert any(dead.name in line and "refused" in line.lower() for line in router.lines)
     assert router.metrics().sum("replica_up", replica=dead.name) == 0
+
+
+@pytest.mark.parametrize("tail", ["/v1", "/v1/"])
+def test_a_url_that_ends_in_v1_is_refused_with_the_one_that_is_meant(fleet, tmp_path, tail):
+    """Clients' base_url ends in /v1, and kvroute's replicas do not: every path would begin with it twice."""
+    router, (engine,) = fleet.start(1)
+    url, said = engine.url + tail, f"ends in /v1; did you mean {engine.url}?"
+    file = tmp_path / "kvroute.yaml"
+    file.write_text(f"replicas:\n  - {{ url: {url} }}\n")
+    for command in (["serve", url], ["serve", "--replica", url + ",name=a"], ["check", file]):
+        ended = kvroute(*command)
+        assert ended.status == 2 and said in ended.err, ended
+    answer = router.admin_request("POST", "/kvroute/replicas", {"url": url})
+    assert answer.status == 400 and said in answer.json["error"]["message"]
+
+
+def test_an_engine_without_models_is_not_ready_and_says_why(fleet):
+    empty = reply(200, b'{"object":"list","data":[]}', headers=[("Content-Type", "application/json")])
+    engine, other = fleet.engine(), fleet.engine()
+    engine.routes["/v1/models"] = empty
+    router = fleet.router("--replica", f"{engine.url},engine=vllm", replicas=[other], ready=False)
+    router.wait_ready(other)
+    entry = wait_for(lambda: (e := router.replica(engine)).get("error") and e, what="a reason")
+    assert entry["state"] == "starting" and entry["why"] == "it serves no model"
+    assert "/v1/models" in entry["error"] and "empty" in entry["error"]
+    assert {router.chat(text(300)).replica for _ in range(10)} == {other.name}
+    del engine.routes["/v1/models"]
+    router.wait_ready(engine)
+    engine.routes["/v1/models"] = empty
+    wait_for(lambda: router.state(engine) == "down", 20, "not ready again")
+    del engine.routes["/v1/models"]
+    router.wait_ready(engine, timeout=10)
+
+
+def test_a_known_engine_whose_list_is_not_there_is_not_ready(fleet):
+    """vLLM behind a path of a gateway that passes on health checks only."""
+    engine = fleet.engine()
+    engine.routes["/v1/models"] = reply(404, b"{}")
+    router = fleet.router("--replica", f"{engine.url},engine=vllm,name=a", ready=False)
+    entry = wait_for(lambda: (e := router.replica("a")).get("error") and e, what="a reason")
+    assert entry["state"] == "starting" and "/v1/models answered 404" in entry["error"]
+    del engine.routes["/v1/models"]
+    router.wait_ready("a")
 
 
 # ---- reload ----------------------------------------------------------------------------------------------------------------

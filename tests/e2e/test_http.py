@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP/1.1 and 1.0 as the RFCs have it, on both sides."""
+import asyncio
 import time
 
 import pytest
 
 from client import chat_body
 from engine import FIN, raw, reply
+from harness import spawn
 
 BODY = chat_body("hello")
 
@@ -272,6 +274,43 @@ def test_upgrades_pass_both_ways(pair):
             expect(b"<" + word + b">")
         assert conn.closed_by_peer()
     router.wait_idle()
+
+
+@pytest.mark.parametrize("size", [6, 50_000, 3_000_000])
+def test_bytes_behind_an_upgrade_request_reach_the_engine(pair, size):
+    """The client does not wait for the 101: what it sends before comes first, complete and in order."""
+    router, engine = pair
+    early = bytes(n % 251 for n in range(size))
+    got = bytearray()
+
+    async def switch(_request, out):
+        out.keep_alive = False
+        await asyncio.sleep(0.3)
+        out.raw(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+        got.extend(await out.conn.take(size + 4))
+        out.raw(b"done")
+    engine.routes["/ws"] = switch
+    with router.connect() as conn:
+        head = b"GET /ws HTTP/1.1\r\nHost: k\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+        sender = spawn(conn.send, head + early + b"LATE")
+        assert conn.head().status == 101
+        assert conn.read(timeout=5) == b"done"
+        sender.result(5)
+        assert conn.closed_by_peer()
+    assert bytes(got) == early + b"LATE"
+    del engine.routes["/ws"]
+    router.wait_idle()
+
+
+@pytest.mark.parametrize("upgrade", ["h2c", "H2C", "websocket, h2c"])
+def test_an_upgrade_to_http2_is_not_passed_on(pair, upgrade):
+    """An engine that takes it would get further requests past every check; a client that offers it goes on without."""
+    router, engine = pair
+    answer = router.chat("x", [("Connection", "Upgrade, HTTP2-Settings"), ("Upgrade", upgrade), ("HTTP2-Settings", "AAMA")])
+    assert answer.status == 200 and answer.complete
+    seen = engine.last()
+    assert seen.header("upgrade") is None and seen.header("http2-settings") is None
+    assert "upgrade" not in (seen.header("connection") or "").lower()
 
 
 def test_a_refused_upgrade_is_an_ordinary_answer(pair):

@@ -91,11 +91,12 @@ def test_the_admin_side_asks_for_its_token(fleet, headers):
     router.broken_ok = True
     fleet.routers.append(router)
     for method, path in (("GET", "/kvroute/replicas"), ("POST", "/kvroute/replicas"), ("GET", "/kvroute/config"),
-                         ("DELETE", f"/kvroute/replicas/{engine.name}"), ("GET", "/metrics"), ("GET", "/"),
+                         ("DELETE", f"/kvroute/replicas/{engine.name}"), ("GET", "/metrics"),
                          ("POST", "/kvroute/explain")):
         body = b'{"url":"http://127.0.0.1:1"}' if method == "POST" else None
         answer = router.admin_request(method, path, body, headers)
         assert answer.status == 401, (method, path)
+    assert b"vllm" not in router.admin_request("GET", "/").body, "the page itself holds nothing"
     assert router.admin_request("GET", "/healthz").status == 200
     good = router.admin_request("GET", "/kvroute/replicas", headers=[("Authorization", "Bearer tok")])
     assert good.status == 200

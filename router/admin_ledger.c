@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * GET /kvroute/ledger: what became of the prompts (kvroute/ledger.h, docs/ledger.md). The fields are those of the
+ * library's structs, so that one page explains both. ?by=NAME gives one kind of account only.
+ */
+#include "admin_int.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SPOILERS_SHOWN 64
+
+static const char *const window_names[KVR_LEDGER_WINDOWS] = {"life", "1m", "10m", "1h"};
+
+static void add_integer(struct text *out, const char *key, uint64_t value)
+{
+        text_adds(out, ",\"");
+        text_adds(out, key);
+        text_adds(out, "\":");
+        text_addu(out, value);
+}
+
+/* As admin_add_number, for the first member of an object. */
+static void add_first_number(struct text *out, const char *key, double value)
+{
+        size_t at = out->len;
+
+        admin_add_number(out, key, value);
+        if (!out->failed && out->len > at)
+                out->data[at] = '{';
+}
+
+/* On a virtual fleet nothing is observed: what was won is all there is. */
+static double hit_rate_tokens(enum kvr_ledger_by by, const struct kvr_ledger_sums *sums)
+{
+        if (by != KVR_LEDGER_VIRTUAL)
+                return kvr_ledger_hit_tokens(sums);
+        return sums->prompt_tokens ? (double)sums->won_tokens / (double)sums->prompt_tokens : NAN;
+}
+
+static void add_sums(struct text *out, enum kvr_ledger_by by, const struct kvr_ledger_sums *sums,
+                     double covered_s)
+{
+        bool real = by != KVR_LEDGER_VIRTUAL;
+
+        add_first_number(out, "covered_s", covered_s);
+#define ADD_SUM(name) add_integer(out, #name, sums->name);
+        KVR_LEDGER_SUM_LIST(ADD_SUM)
+#undef ADD_SUM
+        admin_add_number(out, "hit_rate_tokens", hit_rate_tokens(by, sums));
+        admin_add_number(out, "hit_rate_blocks", real ? kvr_ledger_hit_blocks(sums) : NAN);
+        admin_add_number(out, "hit_rate_requests", real ? kvr_ledger_hit_requests(sums) : NAN);
+        text_add(out, "}", 1);
+}
+
+/* Up to the last bucket that has something. */
+static void add_histogram(struct text *out, const char *key, const uint64_t *buckets)
+{
+        unsigned count = KVR_LEDGER_LOG_BUCKETS;
+
+        while (count && !buckets[count - 1])
+                count--;
+        text_addf(out, ",\"%s\":[", key);
+        for (unsigned i = 0; i < count; i++)
+                text_addf(out, "%s%llu", i ? "," : "", (unsigned long long)buckets[i]);
+        text_add(out, "]", 1);
+}
+
+static void add_account(struct text *out, enum kvr_ledger_by by, const struct kvr_ledger_account *account,
+                        uint64_t now_ns)
+{
+        text_adds(out, "{\"name\":\"");
+        text_add_json(out, (struct kvr_slice){account->name, strlen(account->name)});
+        text_add(out, "\"", 1);
+        if (by == KVR_LEDGER_REPLICA)
+                text_addf(out, ",\"present\":%s", account->present ? "true" : "false");
+        if (by == KVR_LEDGER_FAMILY)
+                admin_add_number(out, "family_tokens", account->family_tokens);
+        admin_add_number(out, "idle_s",
+                         account->last_ns && now_ns >= account->last_ns
+                                 ? (double)(now_ns - account->last_ns) / 1e9
+                                 : NAN);
+        text_adds(out, ",\"windows\":{");
+        for (unsigned window = 0; window < KVR_LEDGER_WINDOWS; window++) {
+                text_addf(out, "%s\"%s\":", window ? "," : "", window_names[window]);
+                add_sums(out, by, &account->sums[window], account->covered_s[window]);
+        }
+        text_add(out, "}", 1);
+        add_histogram(out, "shared_tokens", account->shared_tokens);
+        add_histogram(out, "reuse_ms", account->reuse_ms);
+        add_integer(out, "reuse_unknown", account->reuse_unknown);
+        text_add(out, "}", 1);
+}
+
+static void add_accounts(struct text *out, struct kvr_ledger *ledger, enum kvr_ledger_by by, uint64_t now_ns)
+{
+        struct kvr_ledger_account *account = malloc(sizeof *account);
+        uint32_t cursor = 0;
+
+        if (!account) {
+                out->failed = true;
+                return;
+        }
+        text_addf(out, "\"%s\":[", kvr_ledger_by_name(by));
+        for (bool first = true; kvr_ledger_account(ledger, by, now_ns, &cursor, account); first = false) {
+                if (!first)
+                        text_add(out, ",", 1);
+                add_account(out, by, account, now_ns);
+        }
+        text_add(out, "]", 1);
+        free(account);
+}
+
+static void add_spread(struct text *out, const char *key, const struct kvr_ledger_spread *spread)
+{
+        text_addf(out, ",\"%s\":", key);
+        add_first_number(out, "max_mean", spread->max_mean);
+        admin_add_number(out, "cv", spread->cv);
+        admin_add_number(out, "jain", spread->jain);
+        admin_add_number(out, "p95_max_mean", spread->p95_max_mean);
+        text_add(out, "}", 1);
+}
+
+/* Of the real fleet (name NULL) or a virtual one. */
+static void add_balance(struct text *out, struct kvr_ledger *ledger, const char *name, uint64_t now_ns)
+{
+        struct kvr_ledger_balance balance;
+
+        if (kvr_ledger_balance(ledger, name, now_ns, &balance) != KVR_OK)
+                return;
+        text_addf(out, "%s\"%s\":{\"replicas\":%u", name ? "," : "", name ? name : "real", balance.replicas);
+        add_integer(out, "windows", balance.windows);
+        add_spread(out, "requests", &balance.requests);
+        add_spread(out, "computed_tokens", &balance.computed_tokens);
+        text_add(out, "}", 1);
+}
+
+static void add_balances(struct text *out, struct kvr_ledger *ledger, uint64_t now_ns)
+{
+        struct kvr_ledger_account *account = malloc(sizeof *account);
+        uint32_t cursor = 0;
+
+        text_adds(out, ",\"balance\":{");
+        add_balance(out, ledger, NULL, now_ns);
+        while (account && kvr_ledger_account(ledger, KVR_LEDGER_VIRTUAL, now_ns, &cursor, account))
+                add_balance(out, ledger, account->name, now_ns);
+        text_add(out, "}", 1);
+        free(account);
+}
+
+static void add_curve(struct text *out, struct kvr_ledger *ledger, enum kvr_ledger_window window,
+                      uint64_t now_ns)
+{
+        struct kvr_ledger_curve curve;
+        bool first = true;
+
+        kvr_ledger_curve(ledger, window, now_ns, &curve);
+        text_addf(out, "\"%s\":", window_names[window]);
+        add_first_number(out, "ideal", curve.ideal);
+        admin_add_number(out, "sample_rate", curve.sample_rate);
+        add_integer(out, "sampled_keys", curve.sampled_keys);
+        add_integer(out, "prompt_tokens", curve.prompt_tokens);
+        text_adds(out, ",\"points\":[");
+        for (unsigned i = 0; i < KVR_LEDGER_CURVE_POINTS; i++) {
+                if (!isfinite(curve.hit_rate[i]))
+                        continue;
+                text_addf(out, "%s[%llu,%.6g]", first ? "" : ",", (unsigned long long)curve.cache_tokens[i],
+                          curve.hit_rate[i]);
+                first = false;
+        }
+        text_adds(out, "]}");
+}
+
+static void add_spoilers(struct text *out, struct kvr_ledger *ledger, uint64_t now_ns)
+{
+        struct kvr_ledger_spoiler spoilers[SPOILERS_SHOWN];
+        size_t count = kvr_ledger_spoilers(ledger, spoilers, SPOILERS_SHOWN);
+
+        text_adds(out, ",\"spoilers\":[");
+        for (size_t i = 0; i < count && i < SPOILERS_SHOWN; i++) {
+                const struct kvr_ledger_spoiler *spoiler = &spoilers[i];
+
+                text_addf(out, "%s{\"family\":\"", i ? "," : "");
+                text_add_json(out, (struct kvr_slice){spoiler->family, strlen(spoiler->family)});
+                text_addf(out, "\",\"unit\":\"%s\"", spoiler->unit == KVR_UNIT_TOKENS ? "tokens" : "bytes");
+                add_integer(out, "from", spoiler->from);
+                add_integer(out, "to", spoiler->to);
+                add_integer(out, "count", spoiler->count);
+                add_integer(out, "tokens", spoiler->tokens);
+                admin_add_number(out, "idle_s",
+                                 now_ns >= spoiler->last_ns ? (double)(now_ns - spoiler->last_ns) / 1e9 : 0);
+                text_add(out, "}", 1);
+        }
+        text_add(out, "]", 1);
+}
+
+static void add_reasons(struct text *out, struct kvr_router *router)
+{
+        static const enum kvr_reason reasons[] = {
+#define REASON(code, name) code,
+                KVR_REASON_LIST(REASON)
+#undef REASON
+        };
+
+        text_adds(out, "\"reasons\":[");
+        for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++) {
+                struct kvr_reason_account account;
+
+                kvr_router_account(router, reasons[i], &account);
+                text_addf(out, "%s{\"reason\":\"%s\"", i ? "," : "", kvr_reason_name(reasons[i]));
+                add_integer(out, "requests", account.requests);
+                add_integer(out, "prompt_tokens", account.prompt_tokens);
+                add_integer(out, "best_tokens", account.best_tokens);
+                add_integer(out, "predicted_tokens", account.predicted_tokens);
+                add_integer(out, "observed_tokens", account.observed_tokens);
+                add_integer(out, "unobserved_prompt_tokens", account.unobserved_prompt_tokens);
+                text_add(out, "}", 1);
+        }
+        text_add(out, "]", 1);
+}
+
+static void add_ledger(struct text *out, struct kvr_ledger *ledger)
+{
+        struct kvr_ledger_info info;
+
+        kvr_ledger_info(ledger, &info);
+        text_addf(out, ",\"ledger\":{\"bytes\":%llu", (unsigned long long)info.bytes);
+        add_integer(out, "entries", info.entries);
+        add_integer(out, "families", info.families);
+        add_integer(out, "families_given_up", info.families_given_up);
+        text_addf(out, ",\"counterfactual\":%s,\"counterfactual_paused\":%s",
+                  info.counterfactual ? "true" : "false", info.virtual_paused ? "true" : "false");
+        add_integer(out, "counterfactual_left_out", info.virtual_left_out);
+        text_add(out, "}", 1);
+}
+
+/* The kind of account that ?by= asks for; -1: all, -2: there is no such. */
+static int wanted(struct kvr_slice query)
+{
+        static const char key[] = "by=";
+
+        if (query.len < sizeof key - 1 || memcmp(query.data, key, sizeof key - 1) != 0)
+                return -1;
+        for (int by = KVR_LEDGER_ALL; by <= KVR_LEDGER_VIRTUAL; by++) {
+                const char *name = kvr_ledger_by_name((enum kvr_ledger_by)by);
+
+                if (strlen(name) == query.len - (sizeof key - 1) &&
+                    memcmp(name, query.data + sizeof key - 1, strlen(name)) == 0)
+                        return by;
+        }
+        return -2;
+}
+
+void admin_ledger(struct admin *admin, struct net_exchange *exchange)
+{
+        struct kvr_ledger *ledger = admin->options.proxy->ledger;
+        struct kvr_router *router = admin->options.proxy->router;
+        int by = wanted(net_exchange_head(exchange)->query);
+        uint64_t now_ns = uv_hrtime();
+        struct kvr_index_info index;
+        struct text json = {0};
+
+        if (by == -2) {
+                admin_respond_error(exchange, 400, "invalid_request",
+                                    "by: all, workload, family, model, replica or virtual");
+                return;
+        }
+        text_add(&json, "{", 1);
+        add_reasons(&json, router);
+        kvr_router_index_info(router, &index);
+        add_integer(&json, "lookups", index.lookups);
+        add_integer(&json, "lookups_without_match", index.lookups_without_match);
+        if (!ledger) {
+                text_adds(&json, ",\"ledger\":null}");
+                admin_respond_json(exchange, 200, &json);
+                return;
+        }
+        add_ledger(&json, ledger);
+        text_adds(&json, ",\"accounts\":{");
+        for (int one = KVR_LEDGER_ALL; one <= KVR_LEDGER_VIRTUAL; one++) {
+                if (by >= 0 && by != one)
+                        continue;
+                if (by < 0 && one > KVR_LEDGER_ALL)
+                        text_add(&json, ",", 1);
+                add_accounts(&json, ledger, (enum kvr_ledger_by)one, now_ns);
+        }
+        text_add(&json, "}", 1);
+        add_balances(&json, ledger, now_ns);
+        text_adds(&json, ",\"curve\":{");
+        add_curve(&json, ledger, KVR_LEDGER_LIFE, now_ns);
+        text_add(&json, ",", 1);
+        add_curve(&json, ledger, KVR_LEDGER_HOUR, now_ns);
+        text_add(&json, "}", 1);
+        add_spoilers(&json, ledger, now_ns);
+        text_add(&json, "}", 1);
+        admin_respond_json(exchange, 200, &json);
+}

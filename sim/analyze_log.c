@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "analyze_log.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <yyjson.h>
+#include <zlib.h>
+
+#define FIRST_ROWS 1024u
+
+/* What the windows need of a line. */
+struct served {
+        double time_s, computed;
+        uint32_t replica;
+};
+
+struct reader {
+        const char *path;
+        const struct sim_trace_options *stretch;
+        const struct sim_cost *cost;
+        struct sim_log *log;
+        struct served *rows;
+        uint32_t row_count, row_cap;
+        double begin_s; /* of the log; 0: not known yet */
+        uint64_t line_number;
+        char *message;
+        size_t message_size;
+};
+
+/* One line, with -1 for what is null or absent. */
+struct entry {
+        double time_s, prompt, predicted, best, observed, ttft_s, queue_s;
+        const char *replica;
+        bool answered;
+};
+
+static bool fail(struct reader *reader, const char *what)
+{
+        snprintf(reader->message, reader->message_size, "%s:%llu: %s", reader->path,
+                 (unsigned long long)reader->line_number, what);
+        return false;
+}
+
+bool sim_log_is(const char *path)
+{
+        char line[512];
+        gzFile file = gzopen(path, "rb");
+        bool is;
+
+        if (!file)
+                return false;
+        is = gzgets(file, line, sizeof(line)) && strncmp(line, "{\"time\":\"", 9) == 0 &&
+             strstr(line, "\"request_id\":");
+        gzclose(file);
+        return is;
+}
+
+/* ---- one line ----------------------------------------------------------------------------------------- */
+
+static double number(yyjson_val *root, const char *key)
+{
+        yyjson_val *value = yyjson_obj_get(root, key);
+
+        return yyjson_is_num(value) ? yyjson_get_num(value) : -1;
+}
+
+static const char *word(yyjson_val *root, const char *key)
+{
+        const char *text = yyjson_get_str(yyjson_obj_get(root, key));
+
+        return text ? text : "";
+}
+
+/* So many digits, and the character behind them. */
+static bool take_digits(const char **at, unsigned count, char end, int *ret)
+{
+        int value = 0;
+
+        for (; count; count--, (*at)++) {
+                if (**at < '0' || **at > '9')
+                        return false;
+                value = value * 10 + (**at - '0');
+        }
+        *ret = value;
+        return *(*at)++ == end;
+}
+
+/* "2026-02-28T23:59:50.123Z" */
+static bool parse_time(const char *text, double *ret)
+{
+        struct tm tm = {0};
+        int milliseconds;
+
+        if (!take_digits(&text, 4, '-', &tm.tm_year) || !take_digits(&text, 2, '-', &tm.tm_mon) ||
+            !take_digits(&text, 2, 'T', &tm.tm_mday) || !take_digits(&text, 2, ':', &tm.tm_hour) ||
+            !take_digits(&text, 2, ':', &tm.tm_min) || !take_digits(&text, 2, '.', &tm.tm_sec) ||
+            !take_digits(&text, 3, 'Z', &milliseconds))
+                return false;
+        tm.tm_year -= 1900;
+        tm.tm_mon--;
+        *ret = (double)timegm(&tm) + milliseconds / 1e3;
+        return true;
+}
+
+static bool parse_entry(yyjson_val *root, struct entry *ret)
+{
+        double status = number(root, "status");
+
+        *ret = (struct entry){
+                .prompt = number(root, "prompt_tokens"),
+                .predicted = number(root, "predicted_tokens"),
+                .best = number(root, "best_match_tokens"),
+                .observed = number(root, "observed_tokens"),
+                .ttft_s = number(root, "ttft_s"),
+                .queue_s = number(root, "queue_s"),
+                .replica = word(root, "replica"),
+                .answered = strcmp(word(root, "end"), "finished") == 0 && status >= 200 && status < 300,
+        };
+        return yyjson_is_obj(root) && parse_time(word(root, "time"), &ret->time_s);
+}
+
+static bool find_replica(struct reader *reader, const char *name, uint32_t *ret)
+{
+        struct sim_log *log = reader->log;
+
+        for (uint32_t i = 0; i < log->replica_count; i++) {
+                if (strcmp(log->replicas[i].name, name) == 0) {
+                        *ret = i;
+                        return true;
+                }
+        }
+        if (log->replica_count == SIM_LOG_REPLICAS_MAX)
+                return fail(reader, "too many replicas");
+        *ret = log->replica_count++;
+        snprintf(log->replicas[*ret].name, SIM_LOG_NAME_MAX, "%s", name);
+        return true;
+}
+
+static bool keep(struct reader *reader, const struct entry *entry, uint32_t replica, double computed)
+{
+        if (reader->row_count == reader->row_cap) {
+                uint32_t cap = reader->row_cap ? reader->row_cap * 2 : FIRST_ROWS;
+                struct served *rows =
+                        cap <= SIM_TRACE_ROWS_MAX ? realloc(reader->rows, cap * sizeof(*rows)) : NULL;
+
+                if (!rows)
+                        return fail(reader, "too many lines for the memory");
+                reader->rows = rows;
+                reader->row_cap = cap;
+        }
+        reader->rows[reader->row_count++] = (struct served){entry->time_s, computed, replica};
+        return true;
+}
+
+static double seconds_of(const struct reader *reader, double prompt, double cached)
+{
+        return sim_cost_prefill_ms(reader->cost, prompt - cached, prompt) / 1e3;
+}
+
+static bool take_answer(struct reader *reader, const struct entry *entry)
+{
+        struct sim_log *log = reader->log;
+        double prompt = entry->prompt, predicted = fmin(fmax(entry->predicted, 0), prompt);
+        bool observed = entry->observed >= 0;
+        double won = fmin(observed ? entry->observed : predicted, prompt);
+        double held = fmax(predicted, won), best = fmin(fmax(entry->best, held), prompt);
+        uint32_t replica;
+
+        if (!find_replica(reader, entry->replica, &replica) || !keep(reader, entry, replica, prompt - won))
+                return false;
+        log->replicas[replica].requests++;
+        log->replicas[replica].computed_tokens += prompt - won;
+        log->requests++;
+        log->prompt_tokens += prompt;
+        log->predicted_tokens += predicted;
+        log->observed_tokens += observed ? won : 0;
+        log->unobserved_prompt_tokens += observed ? 0 : prompt;
+        log->hits += won > 0;
+        log->won += won;
+        log->staleness += held - won;
+        log->placement += best - held;
+        log->workload += prompt - best;
+        log->none_s += seconds_of(reader, prompt, 0);
+        log->now_s += seconds_of(reader, prompt, won);
+        log->best_s += seconds_of(reader, prompt, best);
+        log->prefix_bins[sim_account_bin(won)]++;
+        if (entry->ttft_s >= 0)
+                sim_samples_add(&log->ttft, entry->ttft_s);
+        sim_samples_add(&log->queue, fmax(entry->queue_s, 0));
+        return true;
+}
+
+static bool take_line(struct reader *reader, const char *line, size_t len)
+{
+        struct sim_log *log = reader->log;
+        yyjson_doc *doc = yyjson_read(line, len, 0);
+        struct entry entry;
+        bool good = parse_entry(yyjson_doc_get_root(doc), &entry), inside;
+        double at_s;
+
+        if (!good) {
+                yyjson_doc_free(doc);
+                return fail(reader, "not a line of an access log");
+        }
+        if (reader->begin_s <= 0)
+                reader->begin_s = entry.time_s;
+        at_s = entry.time_s - reader->begin_s;
+        inside = at_s >= reader->stretch->from_s &&
+                 (reader->stretch->to_s <= 0 || at_s < reader->stretch->to_s);
+        if (inside) {
+                log->lines++;
+                log->first_s = log->lines <= 1 ? entry.time_s : fmin(log->first_s, entry.time_s);
+                log->last_s = fmax(log->last_s, entry.time_s);
+        }
+        if (inside && entry.answered && entry.prompt > 0 && *entry.replica)
+                good = take_answer(reader, &entry);
+        else if (inside && !entry.answered)
+                log->failed++; /* what was answered without a replica, like the list of models, is neither */
+        yyjson_doc_free(doc);
+        return good;
+}
+
+static bool read_lines(struct reader *reader)
+{
+        gzFile file = gzopen(reader->path, "rb");
+        char *line = malloc(SIM_LOG_LINE_MAX);
+        bool good = true;
+
+        if (!file || !line)
+                good = fail(reader, file ? "out of memory" : "cannot open the file");
+        while (good && gzgets(file, line, (int)SIM_LOG_LINE_MAX)) {
+                size_t len = strlen(line);
+
+                reader->line_number++;
+                if (len + 1 == SIM_LOG_LINE_MAX && line[len - 1] != '\n')
+                        good = fail(reader, "the line is too long");
+                else if (len && line[0] != '\n')
+                        good = take_line(reader, line, len);
+        }
+        free(line);
+        if (file)
+                gzclose(file);
+        return good;
+}
+
+/* ---- the whole ---------------------------------------------------------------------------------------- */
+
+static int by_time(const void *a, const void *b)
+{
+        const struct served *x = a, *y = b;
+
+        return (x->time_s > y->time_s) - (x->time_s < y->time_s);
+}
+
+static void spread_of(const struct sim_log *log, bool of_work, struct sim_rung_spread *ret)
+{
+        double sum = 0, most = 0, squares = 0, mean;
+
+        for (uint32_t i = 0; i < log->replica_count; i++) {
+                double figure = of_work ? log->replicas[i].computed_tokens : log->replicas[i].requests;
+
+                sum += figure;
+                most = fmax(most, figure);
+                squares += figure * figure;
+        }
+        mean = sum / log->replica_count;
+        ret->max_over_mean = mean > 0 ? most / mean : 0;
+        ret->cv = mean > 0 ? sqrt(fmax(0, squares / log->replica_count - mean * mean)) / mean : 0;
+        ret->jain = 1 / (1 + ret->cv * ret->cv);
+}
+
+static bool take_windows(struct reader *reader)
+{
+        struct sim_log *log = reader->log;
+        struct sim_windows requests, work;
+        bool good = sim_windows_init(&requests, log->replica_count);
+
+        good = sim_windows_init(&work, log->replica_count) && good && reader->rows;
+        if (good)
+                qsort(reader->rows, reader->row_count, sizeof(*reader->rows), by_time);
+        for (uint32_t i = 0; good && i < reader->row_count; i++) {
+                const struct served *row = &reader->rows[i];
+
+                sim_windows_add(&requests, row->time_s, row->replica, 1);
+                sim_windows_add(&work, row->time_s, row->replica, row->computed);
+        }
+        if (good) {
+                log->by_requests.hot_p95 = sim_windows_p95(&requests);
+                log->by_work.hot_p95 = sim_windows_p95(&work);
+        }
+        sim_windows_fini(&requests);
+        sim_windows_fini(&work);
+        return good;
+}
+
+/*
+ * A bound: all best matches taken, against a router that meets each beginning's holder once in R times. What
+ * several replicas hold is met more often than that, and the best match may be worth less than a short queue.
+ */
+static void judge(struct sim_log *log)
+{
+        log->gain = log->blind_s > 0 ? (log->blind_s - log->best_s) / log->blind_s : 0;
+        log->by_work_verdict = log->gain >= SIM_VERDICT_WORK_YES    ? SIM_VERDICT_YES
+                               : log->gain >= SIM_VERDICT_WORK_SOME ? SIM_VERDICT_MARGINAL
+                                                                    : SIM_VERDICT_NO;
+}
+
+static bool finish(struct reader *reader)
+{
+        struct sim_log *log = reader->log;
+
+        if (log->requests <= 0) {
+                snprintf(reader->message, reader->message_size, "%s: no answered requests%s", reader->path,
+                         reader->line_number && log->lines <= 0 ? " in the chosen stretch of time" : "");
+                return false;
+        }
+        spread_of(log, false, &log->by_requests);
+        spread_of(log, true, &log->by_work);
+        if (!take_windows(reader)) {
+                snprintf(reader->message, reader->message_size, "out of memory");
+                return false;
+        }
+        /*
+         * Priced linearly between nothing and the best: t(n - p, n) is linear in p but for its least value.
+         */
+        log->blind_s = log->none_s - (log->none_s - log->best_s) / log->replica_count;
+        judge(log);
+        return true;
+}
+
+bool sim_log_read(const char *path, const char *name, const struct sim_trace_options *stretch,
+                  const struct sim_cost *cost, struct sim_log *ret, char *message, size_t message_size)
+{
+        struct sim_log log = {.name = name};
+        struct reader reader = {
+                .path = path,
+                .stretch = stretch,
+                .cost = cost,
+                .log = &log,
+                .message = message,
+                .message_size = message_size,
+        };
+        bool good;
+
+        log.replicas = calloc(SIM_LOG_REPLICAS_MAX, sizeof(*log.replicas));
+        good = log.replicas ? read_lines(&reader) && finish(&reader) : fail(&reader, "out of memory");
+        free(reader.rows);
+        if (good)
+                *ret = log;
+        else
+                sim_log_fini(&log);
+        return good;
+}
+
+void sim_log_fini(struct sim_log *log)
+{
+        free(log->replicas);
+        log->replicas = NULL;
+        sim_samples_fini(&log->ttft);
+        sim_samples_fini(&log->queue);
+}

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The command `kvroute top`. */
+#include "commands.h"
+#include "options.h"
+#include "run.h"
+#include "top.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#define TOKEN_MAX    512
+#define DEFAULT_URL  "http://127.0.0.1:8081"
+#define OTHER_LINES  12 /* of a screen, besides alarms, replicas and workloads */
+#define ENTER_SCREEN "\033[?1049h\033[?25l"
+#define LEAVE_SCREEN "\033[?25h\033[?1049l"
+
+struct arguments {
+        const char *window, *token_file;
+        double interval;
+        bool once, json;
+};
+
+#define O(field, name, type, min, max, word, fallback, help) \
+        SIM_OPTION(struct arguments, field, name, type, min, max, word, fallback, help)
+
+static const struct sim_option options[] = {
+        SIM_OPTION_GROUP("Figures"),
+        O(window, "window", SIM_OPT_CHOICE, 0, 0, "1m|10m|1h|life", "10m",
+          "how far back the account reaches"),
+        O(interval, "interval", SIM_OPT_SECONDS, 0.1, 3600, "TIME", "1s", "between two looks"),
+        O(token_file, "token-file", SIM_OPT_STRING, 0, 0, "FILE", "",
+          "holds the router's admin token; without, the environment's KVROUTE_ADMIN_TOKEN"),
+        SIM_OPTION_GROUP("Output"),
+        O(once, "once", SIM_OPT_FLAG, 0, 0, "", "off", "one look, for scripts"),
+        O(json, "json", SIM_OPT_FLAG, 0, 0, "", "off",
+          "one JSON object per look and line, with the admin API's own fields"),
+};
+#undef O
+
+static const struct sim_command command = {
+        .name = "top",
+        .arguments = "[ADMIN-URL]",
+        .summary = "Shows a running router in the terminal: alarms, what was reused and what simpler rules\n"
+                   "would have reused, workloads, replicas. ADMIN-URL is " DEFAULT_URL " if not given.",
+        .examples = "  kvroute top\n"
+                    "  kvroute top http://router-1:8081 --window 1h\n"
+                    "  kvroute top --once --json | jq '.accounts.all[0].windows[\"10m\"].won_tokens'\n",
+        .options = options,
+        .option_count = sizeof(options) / sizeof(options[0]),
+        .positional_min = 0,
+        .positional_max = 1,
+};
+
+struct watched {
+        struct sim_url url;
+        struct sockaddr_storage addr;
+        char headers[TOKEN_MAX + 64];
+};
+
+/* ---- asking ---- */
+
+/* False: message says why. *ret_final: asking again will not help. */
+static bool get_page(const struct watched *watched, enum sim_top_page page, yyjson_doc **ret, char *message,
+                     size_t size, bool *ret_final)
+{
+        struct sim_buf body = {0};
+        char target[700];
+        unsigned status = 0;
+        bool good;
+
+        snprintf(target, sizeof target, "%s%s", watched->url.base, sim_top_path(page));
+        good = sim_run_get(&watched->addr, watched->url.authority, target, watched->headers, &body, &status,
+                           message, size);
+        if (good && status == 200)
+                *ret = yyjson_read(body.len ? body.data : "", body.len, 0);
+        sim_buf_fini(&body);
+        if (!good || *ret)
+                return good;
+        *ret_final = status == 401 || status == 404;
+        if (status == 401)
+                snprintf(message, size, "%s wants its admin token: KVROUTE_ADMIN_TOKEN or --token-file",
+                         watched->url.authority);
+        else if (status == 200)
+                snprintf(message, size, "GET http://%s%s: the answer is no JSON", watched->url.authority,
+                         target);
+        else
+                snprintf(message, size, "GET http://%s%s answered %u%s", watched->url.authority, target,
+                         status, status == 404 ? ": this is no admin listener of kvroute (--admin)" : "");
+        return false;
+}
+
+static bool look(const struct watched *watched, struct sim_top *ret, char *message, size_t size,
+                 bool *ret_final)
+{
+        bool good = true;
+
+        for (int i = 0; good && i < SIM_TOP_PAGES; i++)
+                good = get_page(watched, (enum sim_top_page)i, &ret->pages[i], message, size, ret_final);
+        return good;
+}
+
+/* ---- showing ---- */
+
+static void fit_terminal(const struct sim_top *top, struct sim_top_look *ret)
+{
+        struct winsize size = {0};
+        size_t used =
+                OTHER_LINES + yyjson_arr_size(yyjson_doc_get_root(top->pages[SIM_TOP_REPLICAS])) +
+                yyjson_arr_size(yyjson_obj_get(yyjson_doc_get_root(top->pages[SIM_TOP_ALARMS]), "alarms"));
+
+        if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
+                return;
+        ret->width = size.ws_col - 1u; /* behind the last column the rest of a line cannot be cleared */
+        ret->workloads = size.ws_row > used + 3 ? (unsigned)(size.ws_row - used) : 3;
+}
+
+/* Over what is there, so that nothing flickers: each line clears its rest, the last one what is below. */
+static void draw(const struct sim_buf *text)
+{
+        const char *at = text->data, *end = text->data + text->len;
+
+        fputs("\033[H", stdout);
+        while (at < end) {
+                const char *line = memchr(at, '\n', (size_t)(end - at));
+
+                fwrite(at, 1, (size_t)((line ? line : end) - at), stdout);
+                fputs("\033[K", stdout);
+                /* Without the last line's end: it would scroll a full screen. */
+                if (line && line + 1 < end)
+                        putchar('\n');
+                at = line ? line + 1 : end;
+        }
+        fputs("\033[J", stdout);
+}
+
+static bool show(const struct sim_top *top, const struct arguments *a, const char *url, bool screen)
+{
+        struct sim_top_look view = {.url = url, .window = a->window, .colour = screen};
+        struct sim_buf text = {0};
+        bool good = true;
+
+        if (a->json) {
+                good = sim_top_json(top, a->window, &text);
+        } else {
+                if (screen)
+                        fit_terminal(top, &view);
+                sim_top_text(top, &view, &text);
+        }
+        good = good && !text.failed;
+        if (good && screen)
+                draw(&text);
+        else if (good)
+                good = fwrite(text.data, 1, text.len, stdout) == text.len &&
+                       (a->json || a->once || puts("") >= 0);
+        good = good && fflush(stdout) == 0;
+        sim_buf_fini(&text);
+        return good;
+}
+
+/* ---- running ---- */
+
+/* SIGINT and SIGTERM are blocked but for this wait. True: one came. */
+static bool wait_or_signal(const sigset_t *signals, double s)
+{
+        struct timespec time = {(time_t)s, (long)((s - (double)(time_t)s) * 1e9)};
+        int number;
+
+        do
+                number = sigtimedwait(signals, NULL, &time);
+        while (number < 0 && errno == EINTR);
+        return number >= 0;
+}
+
+/* Looks until a signal comes, or once; returns the exit status. */
+static int watch(const struct watched *watched, const struct arguments *a, const char *url, bool screen,
+                 char *message, size_t size)
+{
+        bool final = false, seen = false;
+        sigset_t signals;
+
+        sigemptyset(&signals);
+        sigaddset(&signals, SIGINT);
+        sigaddset(&signals, SIGTERM);
+        sigprocmask(SIG_BLOCK, &signals, NULL);
+        do {
+                struct sim_top top = {0};
+                bool good = look(watched, &top, message, size, &final);
+
+                if (good && !show(&top, a, url, screen)) {
+                        snprintf(message, size, "cannot write: %s", strerror(errno));
+                        good = false;
+                        final = true;
+                }
+                sim_top_fini(&top);
+                if (!good && (final || a->once || !seen))
+                        return 1;
+                if (!good && screen) {
+                        printf("\033[H\033[7m%s\033[0m\033[K", message);
+                        fflush(stdout);
+                } else if (!good) {
+                        fprintf(stderr, "kvroute top: %s\n", message);
+                }
+                seen = true;
+        } while (!a->once && !wait_or_signal(&signals, a->interval));
+        return 0;
+}
+
+static bool read_file(const char *file, char *ret, size_t ret_size, char *message, size_t size)
+{
+        FILE *in = fopen(file, "r");
+        bool good = in && (fgets(ret, (int)ret_size, in) || !ferror(in));
+
+        if (!good)
+                snprintf(message, size, "admin token: %s: %s", file, strerror(errno));
+        if (in)
+                fclose(in);
+        return good;
+}
+
+/* The variable is as `serve` takes it: the token itself, env:NAME or file:PATH. */
+static bool read_token(const char *file, struct watched *ret, char *message, size_t size)
+{
+        char token[TOKEN_MAX] = "";
+        const char *given = getenv("KVROUTE_ADMIN_TOKEN");
+
+        if (!file && given && strncmp(given, "env:", 4) == 0)
+                given = getenv(given + 4);
+        if (!file && given && strncmp(given, "file:", 5) == 0)
+                file = given + 5;
+        if (file) {
+                if (!read_file(file, token, sizeof token, message, size))
+                        return false;
+        } else if (given) {
+                snprintf(token, sizeof token, "%s", given);
+        }
+        token[strcspn(token, "\r\n")] = 0; /* a file's line has an end; the header field must not */
+        if (*token)
+                snprintf(ret->headers, sizeof ret->headers, "authorization: Bearer %s\r\n", token);
+        return true;
+}
+
+int sim_top_main(int argc, char **argv)
+{
+        struct arguments arguments;
+        struct watched watched = {0};
+        const char *positional[1] = {NULL};
+        unsigned count = 0;
+        char message[1600] = "";
+        bool screen;
+        int status = sim_options_main(&command, argc, argv, &arguments, positional, &count), error;
+
+        if (status >= 0)
+                return status;
+        if (!sim_url_parse(count ? positional[0] : DEFAULT_URL, &watched.url, message, sizeof message) ||
+            !read_token(arguments.token_file, &watched, message, sizeof message))
+                return sim_usage_error(&command, "%s", message);
+        error = net_resolve(watched.url.host, watched.url.port, &watched.addr);
+        if (error) {
+                fprintf(stderr, "kvroute top: cannot resolve '%s': %s\n", watched.url.host,
+                        uv_strerror(error));
+                return 1;
+        }
+        (void)signal(SIGPIPE, SIG_IGN);
+        screen = !arguments.once && !arguments.json && isatty(STDOUT_FILENO);
+        if (screen)
+                fputs(ENTER_SCREEN, stdout);
+        status = watch(&watched, &arguments, count ? positional[0] : DEFAULT_URL, screen, message,
+                       sizeof message);
+        if (screen) {
+                fputs(LEAVE_SCREEN, stdout);
+                fflush(stdout);
+        }
+        if (status)
+                fprintf(stderr, "kvroute top: %s\n", message);
+        return status;
+}

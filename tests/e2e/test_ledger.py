@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GET /kvroute/ledger against what the engines themselves counted, and against really routing in another way."""
+import random
+
+import pytest
+
+from texts import text, turns
+
+
+def life(account):
+    return account["windows"]["life"]
+
+
+def ledger(router, by=None):
+    router.wait_idle()
+    answer = router.admin_request("GET", "/kvroute/ledger" + (f"?by={by}" if by else ""))
+    assert answer.status == 200, answer
+    return answer.json
+
+
+def named(accounts):
+    return {account["name"]: life(account) for account in accounts}
+
+
+def three_workloads():
+    """(workload, messages) in the order they arrive: agents with long conversations, questions behind one of five
+    system prompts, and texts that nobody sends twice."""
+    rng = random.Random(7)
+    arrivals = []
+    for number in range(6):
+        arrivals += [(number + step / 10, "agents", messages)
+                     for step, messages in enumerate(turns(8, f"agent-{number}", 1200))]
+    for number in range(60):
+        system = {"role": "system", "content": text(2400, f"system-{number % 5}")}
+        arrivals.append((rng.random() * 7, "questions", [system, {"role": "user", "content": text(300)}]))
+    for _ in range(20):
+        arrivals.append((rng.random() * 7, "once", [{"role": "user", "content": text(1500)}]))
+    arrivals.sort(key=lambda arrival: arrival[0])
+    return [(workload, messages) for _, workload, messages in arrivals]
+
+
+def send(router, arrivals):
+    """{workload: [requests, prompt tokens, cached tokens]} as the answers tell them."""
+    told = {}
+    for workload, messages in arrivals:
+        answer = router.chat(messages, [("x-kvroute-workload", workload)])
+        assert answer.status == 200, answer
+        usage = answer.json["usage"]
+        sums = told.setdefault(workload, [0, 0, 0])
+        sums[0] += 1
+        sums[1] += usage["prompt_tokens"]
+        sums[2] += usage["prompt_tokens_details"]["cached_tokens"]
+    return told
+
+
+def test_the_account_is_the_engines_own(fleet):
+    router, _ = fleet.start(3)
+    told = send(router, three_workloads())
+    page = ledger(router)
+    found = named(page["accounts"]["workload"])
+    assert set(found) - {"(none)", "(other)"} == set(told)
+    for workload, (requests, prompt, cached) in told.items():
+        sums = found[workload]
+        assert sums["requests"] == sums["computed"] == sums["observed"] == requests
+        assert sums["prompt_tokens"] == prompt
+        assert sums["observed_tokens"] == cached
+        assert abs(sums["predicted_tokens"] - cached) <= 0.02 * prompt
+        assert sums["won_tokens"] + sums["staleness_tokens"] + sums["placement_tokens"] + sums["workload_tokens"] == prompt
+    total = life(page["accounts"]["all"][0])
+    assert total["requests"] == sum(sums[0] for sums in told.values())
+    assert total["observed_tokens"] == sum(sums[2] for sums in told.values())
+    for by in ("workload", "family", "model", "replica"):
+        assert sum(life(account)["prompt_tokens"] for account in page["accounts"][by]) == total["prompt_tokens"], by
+    # What nobody sends twice has nothing to win, and that is no fault of placement.
+    assert found["once"]["won_tokens"] <= 0.05 * found["once"]["prompt_tokens"]
+    assert found["questions"]["hit_rate_tokens"] > 0.6
+
+
+def test_families_found_are_families_sent(fleet):
+    router, _ = fleet.start(2)
+    for number in range(80):
+        system = {"role": "system", "content": text(3000, f"family-{number % 4}")}
+        assert router.chat([system, {"role": "user", "content": text(200)}]).status == 200
+    families = [account for account in ledger(router, "family")["accounts"]["family"] if account["name"][0] != "("]
+    assert len(families) == 4
+    for account in families:
+        # The first three of each show that it is one.
+        assert 16 <= life(account)["requests"] <= 20
+        assert account["family_tokens"] == pytest.approx(3000 / 4, rel=0.15)
+
+
+@pytest.mark.parametrize("rule", ["round_robin"])
+def test_the_counterfactual_agrees_with_really_routing_so(fleet, rule):
+    arrivals = three_workloads()
+    router, _ = fleet.start(3)
+    send(router, arrivals)
+    page = ledger(router)
+    told = named(page["accounts"]["virtual"])[rule]
+    chosen = life(page["accounts"]["all"][0])
+    other, _ = fleet.start(3, "--policy", rule)
+    send(other, arrivals)
+    real = life(ledger(other)["accounts"]["all"][0])
+    assert abs(told["won_tokens"] / told["prompt_tokens"] - real["observed_tokens"] / real["prompt_tokens"]) < 0.02
+    # On this mix the choice matters, or the test would show nothing.
+    assert chosen["observed_tokens"] > 1.1 * real["observed_tokens"]
+    assert page["balance"][rule]["requests"]["max_mean"] < 1.05
+
+
+def test_it_can_be_switched_off(fleet):
+    router, _ = fleet.start(2, "--counterfactual", "off")
+    router.chat(text(2000))
+    page = ledger(router)
+    assert page["ledger"]["counterfactual"] is False and page["accounts"]["virtual"] == []
+    assert set(page["balance"]) == {"real"}
+    router, _ = fleet.start(2, "--ledger", "off")
+    router.chat(text(2000))
+    page = ledger(router)
+    assert page["ledger"] is None and "accounts" not in page and page["lookups"] == 1
+    assert router.admin_request("GET", "/kvroute/ledger?by=nonsense").status == 400
+
+
+def test_unknown_is_not_zero(fleet):
+    engine = fleet.engine(usage=False)
+    router = fleet.router(replicas=[engine])
+    router.wait_ready(engine)
+    for messages in turns(5, "untold", 2000):
+        router.chat(messages)
+    sums = life(ledger(router)["accounts"]["all"][0])
+    assert sums["observed"] == 0 and sums["hit_rate_tokens"] is None
+    assert sums["unobserved_prompt_tokens"] == sums["prompt_tokens"] > 0
+    assert sums["won_tokens"] == sums["won_unobserved_tokens"] == sums["predicted_tokens"] > 0
