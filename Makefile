@@ -16,7 +16,7 @@ setup:
 
 build: setup
 	@scripts/configure.sh release
-	@ninja -C build --quiet
+	@scripts/build.sh
 
 demo: build
 	@build/kvroute demo
@@ -65,8 +65,7 @@ bench: setup
 	@meson test -C build --benchmark --verbose --num-processes 1
 
 install: build
-	@meson configure build -Dprefix=$(PREFIX) >/dev/null
-	@DESTDIR=$(DESTDIR) meson install -C build
+	@DESTDIR=$(DESTDIR) scripts/install.sh $(PREFIX)
 
 clean:
 	@rm -rf build build-clang build-asan build-tsan
@@ -85,5 +84,5 @@ help:
 	@echo 'make tsan      unit and end-to-end tests under the thread sanitizer'
 	@echo 'make fuzz      every fuzz target for FUZZ_SECONDS (60)'
 	@echo 'make bench     micro-benchmarks (`build/kvroute bench` loads a running router)'
-	@echo 'make install   to PREFIX (/usr/local), below DESTDIR'
+	@echo 'make install   to PREFIX (/usr/local), below DESTDIR; an existing configuration is left alone'
 	@echo 'make clean     remove the build directories'

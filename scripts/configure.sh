@@ -49,4 +49,12 @@ if [ -f "$dir/build.ninja" ]; then
     fi
     set -- --wipe "$@"
 fi
-exec meson setup "$dir" "$@" >&2
+echo "configure: $dir ($CC, $kind)" >&2
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+# What meson found is of interest when something was not; it is in meson-logs/meson-log.txt besides.
+if ! meson setup "$dir" "$@" >"$log" 2>&1; then
+    cat "$log" >&2
+    exit 1
+fi
+grep WARNING: "$log" >&2 || true

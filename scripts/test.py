@@ -141,7 +141,7 @@ class Stage:
             self.failures.append("meson test: exit status %d" % status)
 
     def pytest(self, kvroute, env=None, timeout=600, select=None, folders=("e2e",)):
-        folders = [os.path.join(ROOT, "tests", folder) for folder in folders]
+        folders = folders_of(*folders)
         for folder in folders:
             if not glob.glob(os.path.join(folder, "test_*.py")):
                 raise Failed("no tests in %s" % folder)
@@ -155,7 +155,9 @@ class Stage:
         if select:
             command += ["-m", select]
         env = dict(env or {}, KVROUTE_BIN=kvroute, PYTHONDONTWRITEBYTECODE="1")
-        status, _ = self.run(command, timeout, env)
+        # End-to-end tests mostly wait. Real engines want the machine for themselves.
+        several = ["-n", str(JOBS + 1)] if folders_of("e2e") == folders and has_xdist() else []
+        status, _ = self.run(command + several, timeout, env)
         passed, skipped, failed = pytest_results(report)
         if passed + skipped + len(failed) == 0:
             raise Failed("pytest ran nothing")
@@ -181,6 +183,15 @@ class Stage:
             if name not in still:
                 print("   UNSTEADY  %s: passed at the second try" % name, flush=True)
         return still
+
+
+def folders_of(*names):
+    return [os.path.join(ROOT, "tests", name) for name in names]
+
+
+def has_xdist():
+    return subprocess.run([python_with_pytest(), "-c", "import xdist"], stdin=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def pytest_results(report):
