@@ -79,7 +79,7 @@ def test_who_asked(fleet, tmp_path):
 def test_how_it_ended_and_which_workload(fleet, tmp_path):
     """What the router answers itself with 200 is no refusal; a workload has the name that metrics give it."""
     log = tmp_path / "access.log"
-    router, _ = fleet.start(1, "--access-log", log)
+    router, _ = fleet.start(1, "--access-log", log, "--threads", "1")  # lines of one thread are in order
     router.get("/v1/models")
     router.get("/healthz")
     router.get("/")
