@@ -12,6 +12,8 @@
 #define TOKENS_MIN 16 /* what fewer tokens take says nothing */
 #define CURVE_KEEP (1 - 1.0 / 512)
 #define SPEED_KEEP (1 - 1.0 / 128)
+#define FIT_ALWAYS 64 /* samples; from then on the rule is fitted every */
+#define FIT_EVERY  16
 #define SETTLED    8    /* samples after which outliers are bounded; until then the rule counts more */
 #define OUTLIER    8.0  /* times longer or shorter than expected */
 #define SPREAD_MIN 0.25 /* of a term, relative to its mean, for its slope to be told from an overhead */
@@ -20,11 +22,6 @@
 #define EVEN_OUT   0.9  /* less than 1, so that rule and replicas cannot drift apart together */
 #define DOUBT      2.0  /* standard errors within which a replica is like the others */
 #define SLOPE_MIN  0.1  /* of the mean seconds per token: tokens never cost nothing */
-
-struct rule {
-        double overhead_s;
-        double slope[TERMS]; /* seconds per unit of each term */
-};
 
 /* ---- fitting ---- */
 
@@ -83,9 +80,9 @@ static void slopes_fit(const struct kvr__curve *curve, double ret[TERMS])
         }
 }
 
-static struct rule rule_of(const struct kvr__curve *curve)
+static struct kvr__rule rule_fit(const struct kvr__curve *curve)
 {
-        struct rule rule = {0};
+        struct kvr__rule rule = {0};
         double explained = 0, mean = curve->t / curve->x[UNCACHED];
 
         slopes_fit(curve, rule.slope);
@@ -104,7 +101,7 @@ static struct rule rule_of(const struct kvr__curve *curve)
         return rule;
 }
 
-static double expected_s(const struct rule *rule, double n, const double x[TERMS])
+static double expected_s(const struct kvr__rule *rule, double n, const double x[TERMS])
 {
         double sum = rule->overhead_s * n;
 
@@ -117,7 +114,7 @@ static double expected_s(const struct rule *rule, double n, const double x[TERMS
 
 /* How many times longer than the rule says a replica takes. */
 static double slowness(const struct kvr__curve *curve, const struct kvr__speed *speed,
-                       const struct rule *rule)
+                       const struct kvr__rule *rule)
 {
         double expected = expected_s(rule, speed->n, speed->x);
         /* Short prompts and quick answers show little of it: that much of every first token is doubt. */
@@ -138,10 +135,10 @@ double kvr__speed_token_s(const struct kvr__curve *curve, const struct kvr__spee
                 return speed->x[UNCACHED] > 0 ? speed->t / speed->x[UNCACHED] : 0;
         if (!speed->samples)
                 return 0;
-        struct rule rule = rule_of(curve);
-        double token_s = rule.slope[UNCACHED] + rule.slope[PRODUCT] * curve->x[CACHED] / curve->n;
+        const struct kvr__rule *rule = &curve->rule;
+        double token_s = rule->slope[UNCACHED] + rule->slope[PRODUCT] * curve->x[CACHED] / curve->n;
 
-        return token_s * slowness(curve, speed, &rule);
+        return token_s * slowness(curve, speed, rule);
 }
 
 void kvr__speed_learn(struct kvr__curve *curve, struct kvr__speed *speed, double uncached, double cached,
@@ -154,9 +151,8 @@ void kvr__speed_learn(struct kvr__curve *curve, struct kvr__speed *speed, double
         double even = seconds, off = 0;
 
         if (speed->samples >= SETTLED && curve->n > 0) {
-                struct rule rule = rule_of(curve);
-                double slow = slowness(curve, speed, &rule);
-                double expected = slow * expected_s(&rule, 1, x);
+                double slow = slowness(curve, speed, &curve->rule);
+                double expected = slow * expected_s(&curve->rule, 1, x);
 
                 seconds = fmin(fmax(seconds, expected / OUTLIER), expected * OUTLIER);
                 /* As a replica of ordinary speed would have taken: or a slow one with short prompts bends the rule. */
@@ -177,4 +173,6 @@ void kvr__speed_learn(struct kvr__curve *curve, struct kvr__speed *speed, double
         }
         if (speed->samples < UINT32_MAX)
                 speed->samples++;
+        if (curve->samples++ < FIT_ALWAYS || curve->samples % FIT_EVERY == 0)
+                curve->rule = rule_fit(curve);
 }
