@@ -27,7 +27,7 @@ static bool parts_make(struct kvr_ledger *ledger, const struct kvr_ledger_settin
         while (runs < wish)
                 runs *= 2;
         ledger->bytes = sizeof(*ledger) + sizeof(*ledger->stack);
-        ledger->pause.rate_max = settings->virtual_rate ? settings->virtual_rate : KVR_LEDGER_VIRTUAL_RATE;
+        ledger->pause.rate_max = settings->detail_rate ? settings->detail_rate : KVR_LEDGER_DETAIL_RATE;
         memcpy(ledger->all.name, "all", 3);
         memcpy(ledger->others.name, "(other)", 7);
         ledger->stack = kvr__stack_new(tokens);
@@ -201,8 +201,29 @@ static void sums_fill(const struct kvr__ledger_entry *entry, struct kvr_ledger_s
                 sums->untimed_tokens = sums->won_tokens;
 }
 
+/* Whether the costly parts leave this request out. */
+static bool pause_takes(struct kvr__pause *pause, uint64_t now_ns)
+{
+        uint64_t second = now_ns / 1000000000;
+
+        if (second > pause->second) {
+                uint64_t silent = second - pause->second - 1;
+
+                pause->calm = pause->count < pause->rate_max / 2 ? pause->calm + 1 : 0;
+                pause->calm += silent < PAUSE_CALM_S ? (uint32_t)silent : PAUSE_CALM_S;
+                if (pause->calm >= PAUSE_CALM_S)
+                        pause->paused = false;
+                pause->second = second;
+                pause->count = 0;
+        }
+        if (++pause->count > pause->rate_max)
+                pause->paused = true;
+        pause->left_out += pause->paused;
+        return pause->paused;
+}
+
 /* What comes from the points of the prompt. Returns the number of its family. */
-static uint32_t points_see(struct kvr_ledger *ledger, const struct kvr__ledger_entry *entry,
+static uint32_t points_see(struct kvr_ledger *ledger, const struct kvr__ledger_entry *entry, bool detail,
                            struct kvr__booking *booking)
 {
         double tokens_per_unit = (double)entry->prompt / entry->units;
@@ -216,6 +237,8 @@ static uint32_t points_see(struct kvr_ledger *ledger, const struct kvr__ledger_e
         if (entry->known)
                 booking->shared_bucket =
                         kvr__log_bucket((uint64_t)(entry->points[entry->known - 1].end * tokens_per_unit));
+        if (!detail)
+                return sighted.family;
         kvr__stack_book(ledger->stack, entry->points, entry->point_count, entry->known, tokens_per_unit,
                         entry->now_ns);
         struct kvr__layout_ask ask = {
@@ -257,29 +280,9 @@ static void virtuals_see(struct kvr_ledger *ledger, const struct kvr__ledger_ent
         kvr__virtuals_see(virtuals, &arrival);
 }
 
-/* Whether the virtual fleets leave this request out. */
-static bool pause_takes(struct kvr__pause *pause, uint64_t now_ns)
-{
-        uint64_t second = now_ns / 1000000000;
-
-        if (second > pause->second) {
-                uint64_t silent = second - pause->second - 1;
-
-                pause->calm = pause->count < pause->rate_max / 2 ? pause->calm + 1 : 0;
-                pause->calm += silent < PAUSE_CALM_S ? (uint32_t)silent : PAUSE_CALM_S;
-                if (pause->calm >= PAUSE_CALM_S)
-                        pause->paused = false;
-                pause->second = second;
-                pause->count = 0;
-        }
-        if (++pause->count > pause->rate_max)
-                pause->paused = true;
-        pause->left_out += pause->paused;
-        return pause->paused;
-}
-
 /* The real fleet's balance and the virtual fleets. */
-static void fleets_see(struct kvr_ledger *ledger, const struct kvr__ledger_entry *entry, uint64_t won)
+static void fleets_see(struct kvr_ledger *ledger, const struct kvr__ledger_entry *entry, bool detail,
+                       uint64_t won)
 {
         uint64_t candidates[KVR__SLOT_WORDS];
 
@@ -288,7 +291,7 @@ static void fleets_see(struct kvr_ledger *ledger, const struct kvr__ledger_entry
                 candidates[i] = entry->candidates[i] & ledger->present[i];
         candidates[entry->slot / 64] |= 1ULL << entry->slot % 64;
         kvr__balance_book(&ledger->balance, entry->slot, entry->prompt - won, candidates, entry->now_ns);
-        if (ledger->virtuals && !pause_takes(&ledger->pause, entry->now_ns))
+        if (ledger->virtuals && detail)
                 virtuals_see(ledger, entry, candidates);
 }
 
@@ -307,8 +310,10 @@ void kvr__ledger_book(const struct kvr__ledger_entry *entry)
         /* A slot may have got another replica while the ticket was out. */
         if (slot != KVR__NO_SLOT_BIT && ledger->slots[slot].id != entry->replica)
                 slot = KVR__NO_SLOT_BIT;
+        bool detail = !pause_takes(&ledger->pause, now_ns);
+
         if (entry->computed && entry->point_count)
-                family = points_see(ledger, entry, &booking);
+                family = points_see(ledger, entry, detail, &booking);
         kvr__account_book(&ledger->all, &booking, now_ns);
         kvr__account_book(&ledger->workloads.items[kvr__accounts_find(&ledger->workloads, entry->workload)],
                           &booking, now_ns);
@@ -318,6 +323,6 @@ void kvr__ledger_book(const struct kvr__ledger_entry *entry)
         kvr__account_book(slot == KVR__NO_SLOT_BIT ? &ledger->others : &ledger->replicas[slot], &booking,
                           now_ns);
         if (slot != KVR__NO_SLOT_BIT && kvr__ledger_present(ledger, slot) && entry->computed)
-                fleets_see(ledger, entry, booking.sums.won_tokens);
+                fleets_see(ledger, entry, detail, booking.sums.won_tokens);
         kvr__ledger_unlock(ledger);
 }

@@ -55,7 +55,7 @@ struct kvr_ledger {
         struct kvr__spoilers spoilers;
         struct kvr__stack *stack;
         struct kvr__virtuals *virtuals; /* NULL: switched off */
-        struct kvr__pause pause;        /* of the virtual fleets */
+        struct kvr__pause pause;        /* of virtual fleets, curve and spoilers */
 };
 
 /* One settled ticket. */

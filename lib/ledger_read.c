@@ -188,8 +188,8 @@ void kvr_ledger_info(struct kvr_ledger *ledger, struct kvr_ledger_info *ret)
                 .entries = ledger->entries,
                 .families_given_up = ledger->families.given_up,
                 .counterfactual = ledger->virtuals != NULL,
-                .virtual_paused = ledger->virtuals && ledger->pause.paused,
-                .virtual_left_out = ledger->pause.left_out,
+                .detail_paused = ledger->pause.paused,
+                .detail_left_out = ledger->pause.left_out,
         };
         for (uint32_t i = KVR__ACCOUNT_OWN; i < ledger->families.accounts.count; i++)
                 ret->families += ledger->families.accounts.items[i].key != 0;

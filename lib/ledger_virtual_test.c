@@ -347,7 +347,7 @@ static void test_books_add_up(void **state)
 
         (void)state;
         ledger_fleet_up(&fleet, "random", 5, (struct kvr_replica_spec){.capacity_tokens = 30000},
-                        &(struct kvr_ledger_settings){.virtual_runs = 1024, .virtual_rate = UINT32_MAX});
+                        &(struct kvr_ledger_settings){.virtual_runs = 1024, .detail_rate = UINT32_MAX});
         brain_add(&fleet.brain, (struct kvr_replica_spec){.block_tokens = 32});
         for (uint32_t i = 0; i < 6000; i++) {
                 brain_prompt_init(&fleet.prompt);
@@ -436,8 +436,8 @@ static void assert_pause(bool paused, uint64_t seen, uint64_t left_out)
         struct kvr_ledger_info info;
 
         kvr_ledger_info(fleet.ledger, &info);
-        assert_int_equal(info.virtual_paused, paused);
-        assert_int_equal(info.virtual_left_out, left_out);
+        assert_int_equal(info.detail_paused, paused);
+        assert_int_equal(info.detail_left_out, left_out);
         assert_int_equal(ledger_life(&fleet, KVR_LEDGER_VIRTUAL, "round_robin").requests, seen);
         assert_int_equal(ledger_life(&fleet, KVR_LEDGER_ALL, "all").requests, seen + left_out);
 }
@@ -447,7 +447,7 @@ static void test_pause(void **state)
 {
         (void)state;
         ledger_fleet_up(&fleet, "kv", 2, (struct kvr_replica_spec){.block_tokens = BLOCK},
-                        &(struct kvr_ledger_settings){.virtual_rate = 6});
+                        &(struct kvr_ledger_settings){.detail_rate = 6});
         serve_within_a_second(6);
         assert_pause(false, 6, 0);
         serve_within_a_second(7);

@@ -229,9 +229,9 @@ static void add_ledger(struct text *out, struct kvr_ledger *ledger)
         add_integer(out, "entries", info.entries);
         add_integer(out, "families", info.families);
         add_integer(out, "families_given_up", info.families_given_up);
-        text_addf(out, ",\"counterfactual\":%s,\"counterfactual_paused\":%s",
-                  info.counterfactual ? "true" : "false", info.virtual_paused ? "true" : "false");
-        add_integer(out, "counterfactual_left_out", info.virtual_left_out);
+        text_addf(out, ",\"counterfactual\":%s,\"detail_paused\":%s", info.counterfactual ? "true" : "false",
+                  info.detail_paused ? "true" : "false");
+        add_integer(out, "detail_left_out", info.detail_left_out);
         text_add(out, "}", 1);
 }
 

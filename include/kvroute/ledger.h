@@ -33,7 +33,7 @@ extern "C" {
 #define KVR_LEDGER_BRANCHES      4     /* different continuations that make a shared prefix a family */
 #define KVR_LEDGER_SIGHTS_MAX    16384 /* ends and forks of prompts that are remembered by key and time */
 #define KVR_LEDGER_CURVE_KEYS    32768 /* prefixes that the stack-distance curve samples at most */
-#define KVR_LEDGER_VIRTUAL_RATE  1000  /* default of kvr_ledger_settings.virtual_rate */
+#define KVR_LEDGER_DETAIL_RATE   1000  /* default of kvr_ledger_settings.detail_rate */
 #define KVR_LEDGER_VIRTUAL_RUNS  32768 /* default of kvr_ledger_settings.virtual_runs */
 #define KVR_LEDGER_LAYOUTS_MAX   4096  /* shapes of conversations that are remembered to find spoilers */
 #define KVR_LEDGER_SPOILERS_MAX  64    /* places where conversations part that are counted */
@@ -48,9 +48,10 @@ struct kvr_ledger_settings {
         /* Runs of up to ten points that each of the three virtual fleets can hold in all; 0:
          * KVR_LEDGER_VIRTUAL_RUNS; rounded up to a power of two, at most 2^24. 68 bytes each, three times. */
         uint32_t virtual_runs;
-        /* With more requests a second than this the virtual fleets pause, as what they cost would count there; 0:
-         * KVR_LEDGER_VIRTUAL_RATE. They go on when ten seconds in a row had less than half of it. */
-        uint32_t virtual_rate;
+        /* With more requests a second than this the virtual fleets, the curve and the search for spoilers pause, as
+         * what they cost would count there; 0: KVR_LEDGER_DETAIL_RATE. They go on when ten seconds in a row had less
+         * than half of it. Accounts never pause. */
+        uint32_t detail_rate;
         /* The curve does not look at caches larger than this; 0: 2^28 tokens. A larger figure means fewer
          * samples. */
         uint64_t curve_tokens;
@@ -231,10 +232,10 @@ struct kvr_ledger_info {
         uint64_t entries;                     /* settlements booked */
         uint32_t families, families_given_up; /* listed now; replaced by busier ones since start */
         bool counterfactual;
-        bool virtual_paused;         /* there are too many requests a second now (virtual_rate) */
-        uint64_t virtual_left_out;   /* requests that the virtual fleets did not see for that reason */
-        uint64_t virtual_runs[3];    /* held now by each virtual fleet */
-        uint64_t virtual_runs_max;   /* limit of each */
+        bool detail_paused;        /* there are too many requests a second now (detail_rate) */
+        uint64_t detail_left_out;  /* requests that virtual fleets, curve and spoilers did not see for that */
+        uint64_t virtual_runs[3];  /* held now by each virtual fleet */
+        uint64_t virtual_runs_max; /* limit of each */
         uint64_t virtual_crowded[3]; /* dropped for that limit before the replica was full: figures are too
                                         low */
 };
