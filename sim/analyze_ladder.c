@@ -81,7 +81,7 @@ const struct sim_rung_kind *sim_rung_kind(enum sim_rung rung)
         return &kinds[rung];
 }
 
-/* docs/benchmarks.md, "CPU per request": nginx, kvroute round_robin, kvroute kv. */
+/* bench/proxy/run.py on 2026-11-30, two cores: nginx, kvroute round_robin, kvroute kv. Runs differ by a third. */
 static const struct {
         double bytes, us[SIM_CPU_DECIDE + 1];
 } measured[] = {
