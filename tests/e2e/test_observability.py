@@ -241,7 +241,7 @@ def test_trace_headers_pass_untouched_and_none_is_made(fleet):
 
 def test_one_json_line_per_request(fleet):
     """Predicted and observed tokens, times, replica, outcome; to standard output with -."""
-    router, (engine,) = fleet.start(1, "--access-log", "-")
+    router, (engine,) = fleet.start(1, "--access-log", "-", "--threads", "1")  # lines of one thread are in order
     prompt = text(4000)
     router.chat(prompt)
     router.chat(prompt, [("traceparent", TRACE)], stream=True, stream_options={"include_usage": True})
@@ -353,8 +353,9 @@ def test_tokens_are_counted_by_workload(fleet):
     for number in range(3):
         for messages in turns(4, f"ledger-{number}", 1000):
             router.chat(messages, [("x-kvroute-workload", "talk")])
-    found = router.metrics().sum("prompt_tokens_total", workload="talk")
-    assert found == sum(e.prompt_tokens for e in engines)
+    # The last one is counted just after its last byte went out.
+    wait_for(lambda: router.metrics().sum("prompt_tokens_total", workload="talk") == sum(e.prompt_tokens for e in engines),
+             what="the engines' own count")
 
 
 # ---- stateful follow-ups -------------------------------------------------------------------------------------------------------
