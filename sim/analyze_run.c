@@ -70,11 +70,6 @@ static bool brain_init(struct rung *rung)
         return rung->des.requests ? sim__des_brain_init(&rung->des) : no_memory(rung);
 }
 
-static double span_s(const struct sim_trace *trace)
-{
-        return fmax(trace->rows[trace->row_count - 1].time_s - trace->rows[0].time_s, 1e-3);
-}
-
 static bool rung_init(struct rung *rung, const struct sim_replay *replay)
 {
         const struct sim_rung_options *options = rung->options;
@@ -94,8 +89,8 @@ static bool rung_init(struct rung *rung, const struct sim_replay *replay)
                 .options = &rung->how,
                 .replicas = options->replicas,
                 .speed = options->speed,
-                .rate = (double)(trace->id_count * trace->block_tokens) / span_s(trace) / options->replicas /
-                        options->load,
+                .rate = (double)(trace->id_count * trace->block_tokens) / sim__replay_span_s(trace) /
+                        options->replicas / options->load,
         };
         rung->late_max = rows - (uint32_t)(PERCENTILE * rows);
         run->servers = calloc(run->replicas, sizeof(*run->servers));
@@ -301,28 +296,14 @@ static void spread_of(const struct sim__replay_run *run, bool of_work, struct si
         ret->jain = 1 / (1 + ret->cv * ret->cv);
 }
 
-static int compare(const void *a, const void *b)
-{
-        double x = *(const double *)a, y = *(const double *)b;
-
-        return (x > y) - (x < y);
-}
-
-static double percentile(const double *sorted, uint32_t count, double p)
-{
-        uint32_t at = (uint32_t)(p * count);
-
-        return sorted[at < count ? at : count - 1];
-}
-
 static void take_times(struct rung *rung, struct sim_rung_result *ret)
 {
         struct sim__replay_run *run = &rung->run;
         uint32_t count = run->replay->trace->row_count;
-        double span = span_s(run->replay->trace) / run->speed, sum = 0;
+        double span = sim__replay_span_s(run->replay->trace) / run->speed, sum = 0;
 
-        qsort(run->ttft_s, count, sizeof(*run->ttft_s), compare);
-        qsort(rung->own_s, count, sizeof(*rung->own_s), compare);
+        sim__replay_sort(run->ttft_s, count);
+        sim__replay_sort(rung->own_s, count);
         for (uint32_t i = 0; i < count; i++)
                 sum += run->ttft_s[i];
         for (uint32_t i = 0; i < run->replicas; i++) {
@@ -330,10 +311,10 @@ static void take_times(struct rung *rung, struct sim_rung_result *ret)
                 ret->busy_max = fmax(ret->busy_max, run->servers[i].busy_s / span);
         }
         ret->ttft_mean = sum / count;
-        ret->ttft_p50 = percentile(run->ttft_s, count, 0.5);
-        ret->ttft_p90 = percentile(run->ttft_s, count, PERCENTILE);
-        ret->own_p90 = percentile(rung->own_s, count, PERCENTILE);
-        ret->ttft_p99 = percentile(run->ttft_s, count, 0.99);
+        ret->ttft_p50 = sim__replay_percentile(run->ttft_s, count, 0.5);
+        ret->ttft_p90 = sim__replay_percentile(run->ttft_s, count, PERCENTILE);
+        ret->own_p90 = sim__replay_percentile(rung->own_s, count, PERCENTILE);
+        ret->ttft_p99 = sim__replay_percentile(run->ttft_s, count, 0.99);
 }
 
 static void take_result(struct rung *rung, double *ret_share, struct sim_rung_result *ret)

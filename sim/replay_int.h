@@ -98,4 +98,11 @@ struct sim__replay_run {
 /* The number of the replica that the rule takes for a row. */
 uint32_t sim__replay_choose(struct sim__replay_run *run, uint32_t row);
 
+/* ---- replay_run.c; the analyser's rungs count the same way ---- */
+/* From the first to the last arrival, at least a millisecond. */
+double sim__replay_span_s(const struct sim_trace *trace);
+void sim__replay_sort(double *figures, uint32_t count);
+/* Of sorted figures, the one at place floor(p x count). */
+double sim__replay_percentile(const double *sorted, uint32_t count, double p);
+
 #endif

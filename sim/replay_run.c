@@ -48,15 +48,15 @@ static void run_fini(struct sim__replay_run *run)
 
 /* ---- the queue ---------------------------------------------------------------------------------------- */
 
-static double span_of(const struct sim_trace *trace)
+double sim__replay_span_s(const struct sim_trace *trace)
 {
-        return trace->rows[trace->row_count - 1].time_s - trace->rows[0].time_s;
+        return fmax(trace->rows[trace->row_count - 1].time_s - trace->rows[0].time_s, 1e-3);
 }
 
 static double rate_of(const struct sim_trace *trace, const struct sim_replay_options *options)
 {
         /* A trace of one instant would ask for endless speed. */
-        double span = fmax(span_of(trace), 1e-3);
+        double span = sim__replay_span_s(trace);
 
         return (double)(trace->id_count * trace->block_tokens) / span / options->replicas / options->load;
 }
@@ -101,7 +101,12 @@ static int compare(const void *a, const void *b)
         return (x > y) - (x < y);
 }
 
-static double percentile(const double *sorted, uint32_t count, double p)
+void sim__replay_sort(double *figures, uint32_t count)
+{
+        qsort(figures, count, sizeof(*figures), compare);
+}
+
+double sim__replay_percentile(const double *sorted, uint32_t count, double p)
 {
         uint32_t at = (uint32_t)(p * count);
 
@@ -111,9 +116,9 @@ static double percentile(const double *sorted, uint32_t count, double p)
 static void queue_result(struct sim__replay_run *run, struct sim_replay_result *ret)
 {
         uint32_t count = run->replay->trace->row_count;
-        double span = fmax(span_of(run->replay->trace), 1e-3), busy = 0, most = 0, sum = 0;
+        double span = sim__replay_span_s(run->replay->trace), busy = 0, most = 0, sum = 0;
 
-        qsort(run->ttft_s, count, sizeof(*run->ttft_s), compare);
+        sim__replay_sort(run->ttft_s, count);
         for (uint32_t i = 0; i < count; i++)
                 sum += run->ttft_s[i];
         for (uint32_t i = 0; i < run->replicas; i++) {
@@ -122,9 +127,9 @@ static void queue_result(struct sim__replay_run *run, struct sim_replay_result *
         }
         ret->rate = run->rate;
         ret->ttft_mean = sum / count;
-        ret->ttft_p50 = percentile(run->ttft_s, count, 0.5);
-        ret->ttft_p90 = percentile(run->ttft_s, count, 0.9);
-        ret->ttft_p99 = percentile(run->ttft_s, count, 0.99);
+        ret->ttft_p50 = sim__replay_percentile(run->ttft_s, count, 0.5);
+        ret->ttft_p90 = sim__replay_percentile(run->ttft_s, count, 0.9);
+        ret->ttft_p99 = sim__replay_percentile(run->ttft_s, count, 0.99);
         ret->busy_mean = busy / run->replicas / span;
         ret->busy_max = most / span;
 }
