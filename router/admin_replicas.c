@@ -177,6 +177,32 @@ static bool read_spec(struct kvr_slice body, struct replica_spec *spec, char *wh
         return fine && replica_spec_finish(spec, why, why_size);
 }
 
+/* All ranks of the URL, or none. */
+static enum kvr_status add_ranks(struct proxy *proxy, const struct router_config *config,
+                                 const struct replica_spec *spec, struct kvr_error *err)
+{
+        char names[REPLICA_RANKS_MAX][KVR_NAME_MAX];
+        enum kvr_status status = KVR_OK;
+        uint32_t added = 0;
+
+        while (added < spec->ranks && status == KVR_OK) {
+                struct replica_spec one;
+
+                if (!replica_spec_rank(spec, added, &one, err->message, sizeof err->message)) {
+                        status = KVR_E_ARGUMENT;
+                        break;
+                }
+                status = fleet_add(proxy->fleet, &one, config_replica_auth(config, &one),
+                                   config_replica_key(config, &one), true, err);
+                memcpy(names[added], one.name, sizeof one.name);
+                added += status == KVR_OK;
+                replica_spec_fini(&one);
+        }
+        while (status != KVR_OK && added > 0)
+                (void)fleet_remove(proxy->fleet, names[--added]);
+        return status;
+}
+
 void admin_add_replica(struct admin *admin, struct net_exchange *exchange)
 {
         struct proxy *proxy = admin->options.proxy;
@@ -190,8 +216,7 @@ void admin_add_replica(struct admin *admin, struct net_exchange *exchange)
         if (!read_spec(net_exchange_body(exchange), &spec, why, sizeof why)) {
                 admin_respond_error(exchange, 400, "invalid_request", why);
         } else {
-                enum kvr_status status = fleet_add(proxy->fleet, &spec, config_replica_auth(config, &spec),
-                                                   config_replica_key(config, &spec), true, &err);
+                enum kvr_status status = add_ranks(proxy, config, &spec, &err);
 
                 if (status == KVR_OK) {
                         text_adds(&json, "{\"name\":\"");
@@ -231,12 +256,13 @@ void admin_drain_replica(struct admin *admin, struct net_exchange *exchange, str
 {
         struct fleet_snapshot *fleet = fleet_snapshot(admin->options.proxy->fleet);
         bool found = false;
+        char text[KVR_NAME_MAX];
 
+        snprintf(text, sizeof text, "%.*s", (int)name.len, name.data);
         for (size_t i = 0; i < fleet->count; i++) {
                 struct target *target = fleet->targets[i];
 
-                if (strlen(target->spec.name) == name.len &&
-                    memcmp(target->spec.name, name.data, name.len) == 0) {
+                if (name.len < sizeof text && target_is_called(target, text)) {
                         target_drain(admin->options.proxy->fleet, target, draining);
                         found = true;
                 }

@@ -173,6 +173,10 @@ static void keep_fields(struct exchange *exchange, const struct http1_head *head
                         add_field(&exchange->credentials, field);
                         continue;
                 }
+                if (http1_is(name, "x-data-parallel-rank")) {
+                        add_field(&exchange->rank_fields, field);
+                        continue;
+                }
                 if (http1_is(name, "traceparent") && !traceparent_is_valid(field->value))
                         continue;
                 add_field(&exchange->fields, field);
@@ -326,7 +330,7 @@ static bool keep_head(struct exchange *exchange, struct http1_head *head)
         keep_fields(exchange, head);
         keep_affinity(exchange, head);
         keep_priority(exchange, head);
-        return !exchange->fields.failed && !exchange->credentials.failed;
+        return !exchange->fields.failed && !exchange->credentials.failed && !exchange->rank_fields.failed;
 }
 
 /* Checks that need no body. True: an answer was given. */

@@ -131,11 +131,29 @@ static bool room_in_list(struct config_builder *b, const struct option_row *opti
         return config_fail(b, place, "more than %.0f values", option->max);
 }
 
+static bool add_rank(struct config_builder *b, const struct option_row *option,
+                     const struct replica_spec *spec, uint32_t rank, const char *place)
+{
+        struct config_replicas *list = &b->config->replicas;
+        char why[KVR_NAME_MAX + 128];
+
+        if (!room_in_list(b, option, list->count, place))
+                return false;
+        struct replica_spec *items = grown(b, list->items, list->count, sizeof *items, place);
+
+        if (!items)
+                return false;
+        list->items = items;
+        if (!replica_spec_rank(spec, rank, &list->items[list->count], why, sizeof why))
+                return config_fail(b, place, "%s", why);
+        list->count++;
+        return true;
+}
+
 bool config_add_replica(struct config_builder *b, enum config_source source, struct replica_spec *spec,
                         const char *place)
 {
         const struct option_row *option = options_find((struct kvr_slice){"replica", 7});
-        struct config_replicas *list = &b->config->replicas;
         bool ok = true;
 
         if (spec->api_key) {
@@ -148,16 +166,8 @@ bool config_add_replica(struct config_builder *b, enum config_source source, str
         }
         if (ok && !config_is_overridden(b, option, source)) {
                 config_begin_list(b, option, source);
-                ok = room_in_list(b, option, list->count, place);
-                struct replica_spec *items =
-                        ok ? grown(b, list->items, list->count, sizeof *items, place) : NULL;
-                if (items) {
-                        list->items = items;
-                        list->items[list->count++] = *spec;
-                        replica_spec_init(spec);
-                        return true;
-                }
-                ok = false;
+                for (uint32_t rank = 0; ok && rank < spec->ranks; rank++)
+                        ok = add_rank(b, option, spec, rank, place);
         }
         replica_spec_fini(spec);
         return ok;

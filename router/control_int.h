@@ -149,6 +149,8 @@ void probe_start_polling(struct probe *probe);
 void probe_load(struct probe *probe, uint64_t now_ms);
 void probe_load_done(struct probe *probe, enum net_request_error error, unsigned status,
                      struct kvr_slice body, uint64_t now_ms);
+/* What the engine said of this replica: of its rank, where it is one; else the sum over all. */
+const struct engine_rank_load *probe_rank_load(const struct probe *probe);
 /* Its engine tells its load somewhere, and we ask. */
 bool probe_load_expected(const struct probe *probe);
 

@@ -51,14 +51,28 @@ static void hope_again(struct probe *probe)
         }
 }
 
+const struct engine_rank_load *probe_rank_load(const struct probe *probe)
+{
+        static const struct engine_rank_load unknown = {-1, -1, -1, -1, -1, -1};
+        int32_t rank = probe->target->spec.rank;
+
+        if (rank < 0)
+                return &probe->load.sum;
+        for (uint32_t i = 0; i < probe->load.rank_count; i++)
+                if (probe->load.ranks[i].rank == rank)
+                        return &probe->load.ranks[i];
+        return &unknown;
+}
+
 static void report_load(struct probe *probe)
 {
+        const struct engine_rank_load *load = probe_rank_load(probe);
         struct kvr_load_report report = {
                 .at_ns = probe->poll_start_ns,
-                .running = probe->load.sum.running,
-                .waiting = probe->load.sum.waiting,
-                .kv_usage = probe->load.sum.kv_usage,
-                .waiting_tokens = probe->load.sum.waiting_tokens,
+                .running = load->running,
+                .waiting = load->waiting,
+                .kv_usage = load->kv_usage,
+                .waiting_tokens = load->waiting_tokens,
         };
 
         /* Other pages than that of the load say nothing of it: what it was must not pass for what it is. */
@@ -85,8 +99,41 @@ static const struct engine_poll *load_page(struct probe *probe)
         return NULL;
 }
 
+/* The probe of rank 0 of the same URL, whose pages speak of all ranks; NULL for that one, and for others. */
+static const struct probe *first_rank(const struct probe *probe)
+{
+        const struct probe *at = probe->control->probes;
+
+        if (probe->target->spec.rank <= 0)
+                return NULL;
+        while (at && !(at->target->spec.rank == 0 &&
+                       strcmp(at->target->spec.group, probe->target->spec.group) == 0))
+                at = at->next;
+        return at && at->detected ? at : NULL;
+}
+
+static void share_load(struct probe *probe, const struct probe *first)
+{
+        bool news = first->load_known && first->load_at_ns != probe->load_at_ns;
+
+        probe->load = first->load;
+        probe->load_known = first->load_known;
+        memcpy(probe->load_error, first->load_error, sizeof probe->load_error);
+        if (!news)
+                return;
+        probe->poll_start_ns = probe->load_at_ns = first->load_at_ns;
+        report_load(probe);
+}
+
 void probe_load(struct probe *probe, uint64_t now_ms)
 {
+        const struct probe *first = first_rank(probe);
+
+        if (first) {
+                share_load(probe, first);
+                probe->jobs[JOB_LOAD].due_ms = now_ms + probe->control->config->metrics_interval_ms;
+                return;
+        }
         const struct engine_poll *poll = load_page(probe);
 
         if (!poll) {

@@ -13,15 +13,16 @@ void probe_tell_library(struct probe *probe)
         const struct engine_traits *traits = probe_traits(probe);
         const struct replica_spec *wanted = &probe->target->spec;
         const struct engine_load *load = &probe->load;
+        double capacity = probe_rank_load(probe)->capacity_tokens;
         struct kvr_replica_spec spec = {
                 .name = wanted->name,
                 .cache = wanted->slots ? KVR_CACHE_SLOTS : traits->cache,
                 .block_tokens = wanted->block_tokens     ? wanted->block_tokens
                                 : load->block_tokens > 0 ? (uint32_t)load->block_tokens
                                                          : traits->block_tokens_default,
-                .capacity_tokens = wanted->capacity_tokens         ? wanted->capacity_tokens
-                                   : load->sum.capacity_tokens > 0 ? (uint64_t)load->sum.capacity_tokens
-                                                                   : 0,
+                .capacity_tokens = wanted->capacity_tokens ? wanted->capacity_tokens
+                                   : capacity > 0          ? (uint64_t)capacity
+                                                           : 0,
                 .slots = wanted->slots     ? wanted->slots
                          : load->slots > 0 ? (uint32_t)load->slots
                                            : 0,

@@ -193,6 +193,7 @@ struct exchange {
         char method[24];
         struct text fields;      /* end-to-end header fields without those below, rendered */
         struct text credentials; /* authorization and x-api-key fields, rendered */
+        struct text rank_fields; /* the client's own choice of a rank, where the router makes none */
         struct text body;
         struct text decoded;  /* of a compressed body: for routing, and sent on with --forward-decoded */
         size_t body_reserved; /* in proxy->body_bytes */

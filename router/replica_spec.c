@@ -24,7 +24,9 @@ static const struct replica_key keys[] = {
         {"events", "off",
          "KV cache event subscription: not available in this version, off is the only value"},
         {"replay", "off", "likewise"},
-        {"ranks", "1", "data-parallel ranks told apart: not available in this version, 1 is the only value"},
+        {"ranks", "N",
+         "data-parallel ranks behind the URL (vLLM, SGLang), each routed to as a replica of its own, "
+         "NAME.dp0 and so on; 1: not told apart"},
 };
 
 const struct replica_key *replica_keys(size_t *ret_count)
@@ -64,6 +66,8 @@ static bool is_plain(struct kvr_slice text, const char *except)
 void replica_spec_init(struct replica_spec *spec)
 {
         memset(spec, 0, sizeof *spec);
+        spec->ranks = 1;
+        spec->rank = -1;
 }
 
 static void wipe_free(char *secret)
@@ -101,6 +105,27 @@ bool replica_spec_copy(const struct replica_spec *from, struct replica_spec *ret
         return true;
 }
 
+bool replica_spec_rank(const struct replica_spec *from, uint32_t rank, struct replica_spec *ret, char *why,
+                       size_t why_size)
+{
+        struct replica_spec copy;
+
+        if (!replica_spec_copy(from, &copy))
+                return fail(why, why_size, "out of memory");
+        if (from->ranks > 1) {
+                int n = snprintf(copy.name, sizeof copy.name, "%s.dp%u", from->name, rank);
+
+                if (n < 0 || (size_t)n >= sizeof copy.name) {
+                        replica_spec_fini(&copy);
+                        return fail(why, why_size, "name: \"%s\" leaves no room for .dp%u", from->name, rank);
+                }
+                memcpy(copy.group, from->name, sizeof copy.group);
+                copy.rank = (int32_t)rank;
+        }
+        *ret = copy;
+        return true;
+}
+
 static bool same_text(const char *a, const char *b)
 {
         return a == b || (a && b && strcmp(a, b) == 0);
@@ -112,7 +137,7 @@ bool replica_spec_equal(const struct replica_spec *a, const struct replica_spec 
             strcmp(a->prefix, b->prefix) != 0 || a->engine != b->engine || a->auth != b->auth ||
             !same_text(a->api_key, b->api_key) || a->capacity_tokens != b->capacity_tokens ||
             a->block_tokens != b->block_tokens || a->max_running != b->max_running || a->slots != b->slots ||
-            a->model_count != b->model_count)
+            a->ranks != b->ranks || a->rank != b->rank || a->model_count != b->model_count)
                 return false;
         for (size_t i = 0; i < a->model_count; i++)
                 if (strcmp(a->models[i], b->models[i]) != 0)
@@ -334,9 +359,19 @@ static bool set_unavailable(struct kvr_slice value, const char *key, const char 
         if (is_word(value, only))
                 return true;
         return fail(why, why_size, "%s: \"%.*s\": %s not available in this version; leave it out", key,
-                    SHOW(value),
-                    strcmp(key, "ranks") == 0 ? "routing to single data-parallel ranks is"
-                                              : "event subscription is");
+                    SHOW(value), "event subscription is");
+}
+
+static bool set_ranks(struct replica_spec *spec, struct kvr_slice value, char *why, size_t why_size)
+{
+        const char *unused;
+        uint64_t n;
+
+        if (!option_parse_count(value, &n, &unused) || n == 0 || n > REPLICA_RANKS_MAX)
+                return fail(why, why_size, "ranks: \"%.*s\" is not a number from 1 to %d", SHOW(value),
+                            REPLICA_RANKS_MAX);
+        spec->ranks = (uint32_t)n;
+        return true;
 }
 
 static bool unknown_key(struct kvr_slice key, char *why, size_t why_size)
@@ -390,7 +425,7 @@ bool replica_spec_set(struct replica_spec *spec, struct kvr_slice key, struct kv
         if (is_word(key, "replay"))
                 return set_unavailable(value, "replay", "off", why, why_size);
         if (is_word(key, "ranks"))
-                return set_unavailable(value, "ranks", "1", why, why_size);
+                return set_ranks(spec, value, why, why_size);
         return unknown_key(key, why, why_size);
 }
 
@@ -443,6 +478,9 @@ bool replica_spec_finish(struct replica_spec *spec, char *why, size_t why_size)
                                     "the URL of %s is too long to be a name; give it one with the key name",
                                     spec->host);
         }
+        if (spec->ranks > 1 && spec->engine != ENGINE_AUTO && !engine_traits(spec->engine)->rank_header)
+                return fail(why, why_size, "ranks: %s has none that a request could be sent to; leave it out",
+                            engine_traits(spec->engine)->title);
         if (spec->api_key && spec->auth == REPLICA_AUTH_AUTO)
                 spec->auth = REPLICA_AUTH_REPLACE;
         return true;

@@ -14,6 +14,7 @@
 #define REPLICA_PREFIX_MAX 256
 #define REPLICA_MODELS_MAX 64
 #define REPLICA_SECRET_MAX 4096
+#define REPLICA_RANKS_MAX  ENGINE_RANKS_MAX
 
 /* Same order as the words of --auth. */
 enum replica_auth {
@@ -34,10 +35,17 @@ struct replica_spec {
         enum replica_auth auth;
         char *api_key; /* owned, as written (config_load resolves env: and file:, the admin API must not);
                           NULL: none */
-        uint64_t capacity_tokens;         /* 0: told by the engine or learned */
-        uint32_t block_tokens;            /* 0: told by the engine */
-        uint32_t max_running;             /* requests in flight beyond which it counts as full; 0: no limit */
-        uint32_t slots;                   /* llama.cpp; 0: told by the engine */
+        uint64_t capacity_tokens; /* 0: told by the engine or learned */
+        uint32_t block_tokens;    /* 0: told by the engine */
+        uint32_t max_running;     /* requests in flight beyond which it counts as full; 0: no limit */
+        uint32_t slots;           /* llama.cpp; 0: told by the engine */
+        uint32_t ranks;           /* data-parallel ranks behind the URL, told apart; 1: it is one cache */
+        /*
+         * One rank of such a URL is a replica of its own (replica_spec_rank): its number, and the name as
+         * written. -1 and empty where ranks are not told apart.
+         */
+        int32_t rank;
+        char group[KVR_NAME_MAX];
         size_t model_count;               /* 0: ask the engine */
         char *models[REPLICA_MODELS_MAX]; /* owned */
 };
@@ -70,6 +78,13 @@ KVR_MUST_USE bool replica_spec_parse(struct replica_spec *spec, struct kvr_slice
                                      size_t why_size);
 /* After the last key: gives the name its default and refuses combinations that cannot work. */
 KVR_MUST_USE bool replica_spec_finish(struct replica_spec *spec, char *why, size_t why_size);
+
+/*
+ * One of the ranks of a finished spec, as a spec of its own: "gpu-a" becomes "gpu-a.dp0", "gpu-a.dp1"... Of a
+ * spec with ranks 1 it is a copy. False: the name is too long, or no memory.
+ */
+KVR_MUST_USE bool replica_spec_rank(const struct replica_spec *from, uint32_t rank, struct replica_spec *ret,
+                                    char *why, size_t why_size);
 
 /* Whether two specs say the same (then a reload leaves the replica alone). */
 bool replica_spec_equal(const struct replica_spec *a, const struct replica_spec *b);

@@ -134,7 +134,10 @@ static void test_refused(void **state)
                 {"http://a:1,auth=bearer", "pass, strip or replace"},
                 {"http://a:1,events=tcp://a:5557", "not available in this version"},
                 {"http://a:1,events=auto", "not available in this version"},
-                {"http://a:1,ranks=2", "not available in this version"},
+                {"http://a:1,ranks=0", "from 1 to 64"},
+                {"http://a:1,ranks=65", "from 1 to 64"},
+                {"http://a:1,ranks=x", "from 1 to 64"},
+                {"http://a:1,engine=llamacpp,ranks=2", "llama.cpp has none"},
                 {"http://a:1,api-key=a\nb", "printable"},
         };
         for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -163,11 +166,41 @@ static void test_refused(void **state)
         replica_spec_fini(&spec);
 }
 
+static void test_ranks(void **state)
+{
+        (void)state;
+        struct replica_spec spec = parse("http://a:1,name=gpu-a,engine=vllm,ranks=64,models=m"), one;
+        char why[512] = "";
+
+        assert_int_equal(spec.ranks, 64);
+        assert_int_equal(spec.rank, -1);
+        assert_true(replica_spec_rank(&spec, 63, &one, why, sizeof why));
+        assert_string_equal(one.name, "gpu-a.dp63");
+        assert_string_equal(one.group, "gpu-a");
+        assert_int_equal(one.rank, 63);
+        assert_string_equal(one.models[0], "m");
+        assert_false(replica_spec_equal(&spec, &one));
+        replica_spec_fini(&one);
+        /* a name that leaves no room for the number is told, not cut */
+        memset(spec.name, 'x', sizeof spec.name - 1);
+        assert_false(replica_spec_rank(&spec, 0, &one, why, sizeof why));
+        assert_non_null(strstr(why, "no room"));
+        replica_spec_fini(&spec);
+        spec = parse("http://a:1,name=gpu-a,ranks=1");
+        assert_true(replica_spec_rank(&spec, 0, &one, why, sizeof why));
+        assert_string_equal(one.name, "gpu-a");
+        assert_int_equal(one.rank, -1);
+        assert_true(replica_spec_equal(&spec, &one));
+        replica_spec_fini(&one);
+        replica_spec_fini(&spec);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_urls),
                 cmocka_unit_test(test_keys),
+                cmocka_unit_test(test_ranks),
                 cmocka_unit_test(test_refused),
         };
 

@@ -15,6 +15,19 @@ static void add_line(struct text *head, const char *name, const char *value)
         text_add(head, "\r\n", 2);
 }
 
+/* Which of the data-parallel ranks behind the port is to take it. */
+static void add_rank(struct text *head, const struct target *target)
+{
+        const char *name = engine_traits((enum engine_kind)atomic_load(&target->engine))->rank_header;
+
+        if (!name)
+                return;
+        text_adds(head, name);
+        text_add(head, ": ", 2);
+        text_addu(head, (uint64_t)target->spec.rank);
+        text_add(head, "\r\n", 2);
+}
+
 static void build_head(struct exchange *exchange)
 {
         const struct target *target = exchange->replica;
@@ -35,6 +48,10 @@ static void build_head(struct exchange *exchange)
         else if (target->auth == REPLICA_AUTH_REPLACE && target->key)
                 text_addf(head, "Authorization: Bearer %s\r\n", target->key);
         add_line(head, "x-request-id", exchange->request_id);
+        if (target->spec.rank < 0)
+                text_add_slice(head, text_slice(&exchange->rank_fields));
+        else
+                add_rank(head, target);
         if (exchange->content_encoding[0] && !exchange->send_decoded)
                 add_line(head, "Content-Encoding", exchange->content_encoding);
         if (exchange->upgrade)

@@ -239,24 +239,40 @@ enum kvr_status fleet_add(struct fleet *fleet, const struct replica_spec *spec, 
         return status;
 }
 
+bool target_is_called(const struct target *target, const char *name)
+{
+        return strcmp(target->spec.name, name) == 0 ||
+               (target->spec.group[0] && strcmp(target->spec.group, name) == 0);
+}
+
+/* With the fleet's lock. False when out of memory. */
+static bool remove_one(struct fleet *fleet, struct target *target)
+{
+        bool done;
+
+        target_ref(target);
+        done = publish(fleet, NULL, target);
+        if (done) {
+                atomic_store(&target->removed, true);
+                kvr_replica_remove(fleet->router, target->id);
+        }
+        target_unref(target);
+        return done;
+}
+
 bool fleet_remove(struct fleet *fleet, const char *name)
 {
-        struct target *found = NULL;
-        bool done = false;
+        bool done = false, more = true;
 
         pthread_mutex_lock(&fleet->lock);
-        for (size_t i = 0; i < fleet->current->count && !found; i++) {
-                if (strcmp(fleet->current->targets[i]->spec.name, name) == 0)
-                        found = fleet->current->targets[i];
-        }
-        if (found) {
-                target_ref(found);
-                done = publish(fleet, NULL, found);
-                if (done) {
-                        atomic_store(&found->removed, true);
-                        kvr_replica_remove(fleet->router, found->id);
-                }
-                target_unref(found);
+        while (more) {
+                struct target *found = NULL;
+
+                for (size_t i = 0; i < fleet->current->count && !found; i++)
+                        if (target_is_called(fleet->current->targets[i], name))
+                                found = fleet->current->targets[i];
+                more = found && remove_one(fleet, found);
+                done |= more;
         }
         pthread_mutex_unlock(&fleet->lock);
         return done;

@@ -81,7 +81,12 @@ void fleet_fini(struct fleet *fleet); /* every snapshot given back before */
 KVR_MUST_USE enum kvr_status fleet_add(struct fleet *fleet, const struct replica_spec *spec,
                                        enum replica_auth auth, const char *key, bool by_api,
                                        struct kvr_error *err);
-/* Nothing new goes there at once; running streams end as they would. false: no such name. */
+/* Whether that is its name, or that of the URL of which it is one rank. */
+bool target_is_called(const struct target *target, const char *name);
+/*
+ * Nothing new goes there at once; running streams end as they would. The name of a URL with several ranks
+ * removes them all. false: no such name.
+ */
 bool fleet_remove(struct fleet *fleet, const char *name);
 
 /* The current snapshot, with a reference for the caller. */

@@ -209,14 +209,14 @@ static void buffer_reset(struct worker *worker, struct exchange *exchange, struc
         text_clear(text);
 }
 
-#define EXCHANGE_BUFFERS 10
+#define EXCHANGE_BUFFERS 11
 
 static void exchange_buffers(struct exchange *exchange, struct text *ret[EXCHANGE_BUFFERS])
 {
         struct text *const buffers[EXCHANGE_BUFFERS] = {
-                &exchange->target,    &exchange->fields,       &exchange->credentials, &exchange->body,
-                &exchange->decoded,   &exchange->answer_input, &exchange->answer_head, &exchange->held,
-                &exchange->edit_text, &exchange->request_head,
+                &exchange->target, &exchange->fields,    &exchange->credentials,  &exchange->rank_fields,
+                &exchange->body,   &exchange->decoded,   &exchange->answer_input, &exchange->answer_head,
+                &exchange->held,   &exchange->edit_text, &exchange->request_head,
         };
 
         memcpy(ret, buffers, sizeof buffers);
