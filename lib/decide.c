@@ -167,6 +167,7 @@ static void speeds_fill(struct kvr_router *router, struct kvr__choice *choice)
 
                 if (candidate->token_s <= 0)
                         candidate->token_s = view->token_s;
+                candidate->queue = kvr__load_queue(candidate->replica, view->now_ns);
                 candidate->wait_s = kvr__load_wait(candidate->replica, candidate->token_s, view->now_ns);
                 view->log_flight += kvr__load_log_flight(candidate->replica, view->now_ns) / view->count;
         }
@@ -198,6 +199,7 @@ static void view_fill(struct kvr_router *router, const struct kvr__query *query,
                 .seen = choice->model ? choice->model->seen : 1,
                 .span = (double)SPAN_REPLICA * choice->count,
                 .now_ns = query->now_ns,
+                .starved = choice->model ? kvr__loss_starved(&choice->model->loss) : 0,
                 .home_yield = router->home_yield,
                 .home = choice->count,
                 .affinity = query->session,
@@ -283,6 +285,10 @@ static void choose(struct kvr_router *router, const struct kvr__query *query, st
                 .prompt_tokens = choice->prompt_tokens,
                 .match_tokens = view->candidates[choice->chosen].match_tokens,
                 .best_match_tokens = best,
+                .due_tokens = view->candidates[choice->chosen].due_tokens,
+                .wait_s = view->candidates[choice->chosen].wait_s,
+                .own_s = view->candidates[choice->chosen].own_s,
+                .toll_s = view->candidates[choice->chosen].toll_s,
                 .candidate_count = choice->count,
         };
 }
@@ -335,6 +341,24 @@ static void visits_count(struct kvr_router *router, const struct kvr__view *view
         note->exits += 1;
 }
 
+/* Was this asked for before, and is it gone? */
+static void loss_count(struct kvr_router *router, const struct kvr__query *query,
+                       const struct kvr__choice *choice, struct kvr__model *model)
+{
+        uint32_t held = 0;
+
+        for (uint32_t i = 0; i < choice->count; i++) {
+                const struct kvr__candidate *candidate = &router->candidates[i];
+                /* A slot that is busy has its prompt still, only not for this request. */
+                uint32_t points = candidate->replica->slots ? router->depth[candidate->replica->lane]
+                                                            : candidate->points;
+
+                held = points > held ? points : held;
+        }
+        kvr__past_pass(&router->past, &model->loss, exp(-1 / choice->view.span), query->points,
+                       router->tokens, query->point_count, held);
+}
+
 static void residency_book(struct kvr_router *router, struct kvr__query *query,
                            const struct kvr__choice *choice, struct kvr_ticket *ticket)
 {
@@ -350,9 +374,32 @@ static void residency_book(struct kvr_router *router, struct kvr__query *query,
         ticket->fork = router->path.known;
         ticket->inserted =
                 kvr__index_touch(router->index, &router->path, ticket->points, ticket->point_count, &touch);
+        ticket->end_node = ticket->inserted ? router->path.nodes[ticket->inserted - 1] : 0;
+        ticket->fork_node =
+                ticket->fork && ticket->fork <= ticket->inserted ? router->path.nodes[ticket->fork - 1] : 0;
+        if (query->look && replica->event_lane != KVR__NO_LANE)
+                kvr__young_book(router, ticket, touch.tokens_per_unit);
         if (replica->capacity > 0)
                 kvr__lane_shrink(router->index, replica->lane, (uint64_t)replica->capacity,
                                  2 * ticket->point_count + EXPLORE_EVICT);
+}
+
+/* What events said, for the comparison with what the engine will report. */
+static void events_book(const struct kvr__query *query, const struct kvr__candidate *chosen,
+                        struct kvr_ticket *ticket)
+{
+        const struct kvr__replica *replica = chosen->replica;
+
+        if (!query->look || replica->event_size == KVR__NO_SIZE || !replica->events_trusted)
+                return;
+        const struct kvr__look_size *size = &query->look->sizes[replica->event_size];
+
+        ticket->watched = true;
+        ticket->by_events = chosen->by_events;
+        ticket->event_tokens = chosen->event_tokens;
+        ticket->event_blocks = size->blocks;
+        ticket->event_base = size->base;
+        ticket->young_tokens = chosen->young_tokens;
 }
 
 static void book(struct kvr_router *router, struct kvr__query *query, const struct kvr__choice *choice,
@@ -382,8 +429,11 @@ static void book(struct kvr_router *router, struct kvr__query *query, const stru
         ticket->base_tokens = chosen->base_tokens;
         ticket->match_points = chosen->points;
         ticket->slot_rank = chosen->slot_rank;
+        events_book(query, chosen, ticket);
         ticket->best_tokens = best;
         ticket->booked_tokens = choice->charge_tokens - chosen->match_tokens;
+        ticket->weight = KVR__WEIGHT +
+                         (uint32_t)((uint64_t)KVR__WEIGHT * chosen->match_tokens / choice->charge_tokens);
         ticket->at_home = choice->chosen == choice->view.home;
         ticket->slot = KVR__NO_SLOT;
         ticket->trial = replica->state == KVR_TRIAL;
@@ -397,6 +447,7 @@ static void book(struct kvr_router *router, struct kvr__query *query, const stru
                 router->lookups++;
                 router->lookups_without_match += best == 0;
                 visits_count(router, &choice->view, model->seen);
+                loss_count(router, query, choice, model);
                 residency_book(router, query, choice, ticket);
         }
         if (replica->slots)
@@ -463,9 +514,10 @@ enum kvr_status kvr_decide(struct kvr_router *router, const struct kvr_request *
 
         if (!ticket)
                 return refuse(KVR_E_NOMEM, err);
+        query.look = kvr__look_take(router, &query, true);
         kvr__router_lock(router);
-        /* Before the look-up, which it would void. */
-        kvr__index_reclaim(router->index, KVR__RECLAIM_STEP);
+        /* Before the look-up, which it would void. Young predictions of as many points are closed again soon. */
+        kvr__index_reclaim(router->index, KVR__RECLAIM_STEP + (query.look ? 2 * query.point_count : 0));
         choose(router, &query, &choice, &router->policy_state, ret_decision);
         if (choice.status == KVR_OK) {
                 book(router, &query, &choice, ret_decision, ticket);
@@ -473,6 +525,7 @@ enum kvr_status kvr_decide(struct kvr_router *router, const struct kvr_request *
         } else {
                 kvr__tickets_give(&router->tickets, ticket);
         }
+        kvr__look_give(router, query.look);
         kvr__router_unlock(router);
         if (choice.status == KVR_OK) {
                 kvr__ledger_ticket_enter(&query, ticket);
@@ -490,6 +543,7 @@ enum kvr_status kvr_explain(struct kvr_router *router, const struct kvr_request 
         struct kvr__query query = query_make(router, request);
         struct kvr__choice choice = {0};
 
+        query.look = kvr__look_take(router, &query, false);
         kvr__router_lock(router);
         struct kvr__policy_state state = router->policy_state;
 
@@ -501,6 +555,7 @@ enum kvr_status kvr_explain(struct kvr_router *router, const struct kvr_request 
                         ret_candidates[i] = (struct kvr_candidate){
                                 .replica = candidate->replica->id,
                                 .match_tokens = candidate->match_tokens,
+                                .due_tokens = candidate->due_tokens,
                                 .wait_s = candidate->wait_s,
                                 .own_s = candidate->own_s,
                                 .toll_s = candidate->toll_s,
@@ -509,6 +564,7 @@ enum kvr_status kvr_explain(struct kvr_router *router, const struct kvr_request 
                 }
                 *ret_count = choice.count;
         }
+        kvr__look_give(router, query.look);
         kvr__router_unlock(router);
         if (choice.status == KVR_OK)
                 return KVR_OK;

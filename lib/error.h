@@ -9,7 +9,8 @@
  * Fills *err (NULL is fine) and gives `status` back, so that a failing function can end with one statement.
  * `field` may be NULL for none; what does not fit is cut. The message must not quote prompt text. Any thread.
  */
-enum kvr_status kvr__error_set(struct kvr_error *err, enum kvr_status status, size_t offset,
-                               const char *field, const char *format, ...) KVR_PRINTF(5, 6);
+__attribute__((cold)) enum kvr_status kvr__error_set(struct kvr_error *err, enum kvr_status status,
+                                                     size_t offset, const char *field, const char *format,
+                                                     ...) KVR_PRINTF(5, 6);
 
 #endif

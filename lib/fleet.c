@@ -133,6 +133,9 @@ struct kvr__replica *kvr__replica_new(const char *name)
         memcpy(replica->name, name, strnlen(name, KVR_NAME_MAX - 1));
         replica->state = KVR_STARTING;
         replica->lane = KVR__NO_LANE;
+        replica->event_lane = KVR__NO_LANE;
+        replica->event_size = UINT8_MAX;
+        replica->young.lanes[0] = replica->young.lanes[1] = KVR__NO_LANE;
         replica->trust = 1;
         replica->error = NAN;
         replica->report = (struct kvr_load_report){0, NAN, NAN, NAN, NAN};

@@ -26,7 +26,24 @@
 #define KVR__RAMP_NS        30000000000ULL /* how long a newcomer is spared */
 #define KVR__UNKNOWN_TOKENS 256            /* what a prompt of unknown size counts as */
 #define KVR__REQUEST_TOKENS 8              /* work of any request beside its prompt: first step, batch */
+#define KVR__WEIGHT         256            /* of a request in a queue that is counted in requests */
 #define KVR__CAPACITY_MAX   1e15           /* tokens; as good as no limit, and still whole in a double */
+
+/* Predictions that live for a moment: where prompts were sent whose blocks no event has told of yet. */
+struct kvr__young {
+        uint16_t lanes[2]; /* of the cache index: the one that is filled, and the one before; KVR__NO_LANE */
+        uint64_t since_ns[2]; /* when each was begun */
+        double first_token_s; /* running mean of this replica */
+};
+
+/* How well a replica's events explain what it reports. */
+struct kvr__canary_state {
+        enum kvr_canary verdict;
+        bool doubted;  /* history is followed instead */
+        uint32_t run;  /* contradictions since the last agreement */
+        uint32_t good; /* agreements since the last contradiction */
+        uint64_t matched, missed;
+};
 
 struct kvr__replica {
         kvr_replica_id id;
@@ -58,7 +75,8 @@ struct kvr__replica {
         /* load */
         uint32_t in_flight, prefilling, trials; /* trials: sent while half-open */
         uint64_t booked_tokens;
-        double log_flight; /* ln(1 + in_flight) */
+        uint64_t booked_weight; /* of the prefilling ones */
+        double log_flight;      /* ln(1 + in_flight) */
         struct kvr_ticket *prefill_head, *prefill_tail;
         uint64_t first_token_ns; /* the last one that came from here */
         /* The most of each since the last report: it was measured at some moment in between. */
@@ -79,6 +97,14 @@ struct kvr__replica {
         uint64_t decisions, prompt_tokens, predicted_tokens, observed_tokens, unobserved_tokens;
         uint64_t overpredicted_tokens, resets;
         double error;
+
+        /* engine events: what the block index knows of it */
+        uint16_t event_lane; /* GPU blocks; KVR__NO_LANE: it does not tell by events */
+        uint8_t event_size;  /* number of its block size, see struct kvr__look */
+        bool events_trusted; /* by the host */
+        uint32_t event_block_tokens;
+        struct kvr__young young;
+        struct kvr__canary_state canary;
 };
 
 struct kvr__fleet {
@@ -122,6 +148,9 @@ void kvr__load_report(struct kvr__replica *replica, const struct kvr_load_report
 bool kvr__load_report_fresh(const struct kvr__replica *replica, uint64_t now_ns);
 /* Seconds before the prefill of a new request would start; `token_s` is the replica's speed or a guess. */
 double kvr__load_wait(const struct kvr__replica *replica, double token_s, uint64_t now_ns);
+/* Requests there without a first token, those that find their prompt cached counting twice; others' too as
+ * far as a fresh report tells. */
+double kvr__load_queue(const struct kvr__replica *replica, uint64_t now_ns);
 /* ln(1 + requests in flight there), other routers' ones included as far as a fresh report tells. */
 double kvr__load_log_flight(const struct kvr__replica *replica, uint64_t now_ns);
 /* Share of the ramp a newcomer still has before it: 1 just ready .. 0 grown up. */

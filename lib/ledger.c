@@ -295,6 +295,15 @@ static void fleets_see(struct kvr_ledger *ledger, const struct kvr__ledger_entry
                 virtuals_see(ledger, entry, candidates);
 }
 
+void kvr__ledger_prefetch(const struct kvr_ledger *ledger, const struct kvr_point *points, uint32_t count,
+                          uint32_t known)
+{
+        if (count)
+                kvr__families_prefetch(&ledger->families, points[count - 1].key);
+        if (known)
+                kvr__families_prefetch(&ledger->families, points[known - 1].key);
+}
+
 void kvr__ledger_book(const struct kvr__ledger_entry *entry)
 {
         struct kvr_ledger *ledger = entry->ledger;

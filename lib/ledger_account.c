@@ -9,10 +9,10 @@
 #define LOAD_RECIPROC 4                /* places per account */
 
 /* Sums are whole numbers of one size and nothing else. */
-static void sums_add(struct kvr_ledger_sums *sums, const struct kvr_ledger_sums *more)
+static void sums_add(struct kvr_ledger_sums *restrict sums, const struct kvr_ledger_sums *restrict more)
 {
-        uint64_t *to = (uint64_t *)sums;
-        const uint64_t *from = (const uint64_t *)more;
+        uint64_t *restrict to = (uint64_t *)sums;
+        const uint64_t *restrict from = (const uint64_t *)more;
 
         for (size_t i = 0; i < KVR_LEDGER_SUMS; i++)
                 to[i] += from[i];

@@ -23,6 +23,14 @@ static struct kvr__sight *set_of(const struct kvr__families *families, uint64_t 
         return &families->sights[(spread(key) >> 40) % SETS * KVR__SIGHT_WAYS];
 }
 
+void kvr__families_prefetch(const struct kvr__families *families, uint64_t key)
+{
+        const struct kvr__sight *set = set_of(families, key);
+
+        __builtin_prefetch(set, 1);
+        __builtin_prefetch(set + KVR__SIGHT_WAYS - 1, 1);
+}
+
 static struct kvr__sight *sight_find(const struct kvr__families *families, uint64_t key)
 {
         struct kvr__sight *set = set_of(families, key);

@@ -70,6 +70,8 @@ struct kvr__sighted {
 
 KVR_MUST_USE bool kvr__families_init(struct kvr__families *families, uint64_t *bytes);
 void kvr__families_fini(struct kvr__families *families);
+/* The end or fork of a prompt with this key is about to be seen. Reads nothing that ever changes. */
+void kvr__families_prefetch(const struct kvr__families *families, uint64_t key);
 void kvr__families_see(struct kvr__families *families, const struct kvr__sighting *sighting,
                        struct kvr__sighted *ret);
 

@@ -6,6 +6,8 @@
 #include "ledger_int.h"
 #include "router_int.h"
 
+#define ENTERED_NS 60000000000ULL /* far less than an account may be idle */
+
 void kvr__ledger_fleet_add(struct kvr_router *router, struct kvr__replica *replica)
 {
         replica->ledger_slot = router->ledger ? kvr__ledger_replica_add(router->ledger, replica->id,
@@ -23,6 +25,7 @@ void kvr_router_set_ledger(struct kvr_router *router, struct kvr_ledger *ledger)
 {
         kvr__router_lock(router);
         if (router->ledger != ledger) {
+                memset(router->entered, 0, sizeof(router->entered));
                 for (uint32_t i = 0; i < router->fleet.count; i++)
                         kvr__ledger_fleet_remove(router, router->fleet.order[i]);
                 router->ledger = ledger;
@@ -30,6 +33,17 @@ void kvr_router_set_ledger(struct kvr_router *router, struct kvr_ledger *ledger)
                         kvr__ledger_fleet_add(router, router->fleet.order[i]);
         }
         kvr__router_unlock(router);
+}
+
+/* Were these names entered lately? They are now. */
+static bool names_seen(struct kvr_router *router, uint64_t workload, uint64_t model, uint64_t now_ns)
+{
+        struct kvr__entered *entered = &router->entered[(workload ^ model) % KVR__ENTERED];
+
+        if (entered->workload == workload && entered->model == model && now_ns < entered->until_ns)
+                return true;
+        *entered = (struct kvr__entered){workload, model, now_ns + ENTERED_NS};
+        return false;
 }
 
 void kvr__ledger_ticket_book(struct kvr_router *router, const struct kvr__query *query,
@@ -41,6 +55,7 @@ void kvr__ledger_ticket_book(struct kvr_router *router, const struct kvr__query 
         ticket->named_model = query->model;
         ticket->workload = query->request->workload.len ? kvr__hash(query->request->workload, 0) : 0;
         ticket->turn = router->ledger_turn++;
+        ticket->entered = names_seen(router, ticket->workload, ticket->named_model, query->now_ns);
         ticket->ledger_slot = ticket->replica->ledger_slot;
         for (uint32_t i = 0; i < choice->count; i++) {
                 uint16_t slot = router->candidates[i].replica->ledger_slot;
@@ -52,7 +67,7 @@ void kvr__ledger_ticket_book(struct kvr_router *router, const struct kvr__query 
 
 void kvr__ledger_ticket_enter(const struct kvr__query *query, const struct kvr_ticket *ticket)
 {
-        if (ticket->ledger)
+        if (ticket->ledger && !ticket->entered)
                 kvr__ledger_enter(ticket->ledger, ticket->workload, query->request->workload,
                                   ticket->named_model, query->request->model, ticket->sent_ns);
 }

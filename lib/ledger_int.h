@@ -95,6 +95,9 @@ static inline void kvr__ledger_unlock(struct kvr_ledger *ledger)
 void kvr__ledger_enter(struct kvr_ledger *ledger, uint64_t workload, struct kvr_slice workload_name,
                        uint64_t model, struct kvr_slice model_name, uint64_t now_ns);
 void kvr__ledger_book(const struct kvr__ledger_entry *entry);
+/* A prompt with these points will be booked soon. Any thread, without the lock. */
+void kvr__ledger_prefetch(const struct kvr_ledger *ledger, const struct kvr_point *points, uint32_t count,
+                          uint32_t known);
 /* Its slot, KVR__NO_SLOT_BIT when all are taken. */
 uint16_t kvr__ledger_replica_add(struct kvr_ledger *ledger, kvr_replica_id id, const char *name,
                                  uint64_t name_hash);

@@ -228,6 +228,54 @@ static void test_none_without(void **state)
         assert_int_equal(spoilers(found), 0);
 }
 
+/* Nothing of it is shared, whatever shape it has: random lengths, fixed ones, whole histories at once. */
+static void test_unique_traffic_gives_none(void **state)
+{
+        struct kvr_ledger_spoiler found[4];
+
+        (void)state;
+        for (uint64_t i = 0; i < 6000; i++) {
+                uint64_t r = brain_mix(i + 77), kind = r % 4;
+                uint32_t messages = 1 + (uint32_t)(r >> 8) % 6;
+
+                begin();
+                for (uint32_t m = 0; m < messages; m++) {
+                        uint64_t text = brain_mix(r + m);
+                        /* anything, few sizes, one size, or a long text before short ones */
+                        size_t bytes = kind == 0   ? 20 + text % 3000
+                                       : kind == 1 ? 200 + text % 4 * 100
+                                       : kind == 2 ? 700
+                                       : m         ? 30 + text % 200
+                                                   : 1100 + text % 2500;
+
+                        message(m % 2 ? "assistant" : "user", text, bytes);
+                }
+                send();
+        }
+        assert_int_equal(spoilers(found), 0);
+}
+
+/* The same, behind a system prompt that all have in common, by replicas that lose their caches all the time. */
+static void test_unique_conversations_give_none(void **state)
+{
+        struct kvr_ledger_spoiler found[4];
+
+        (void)state;
+        for (uint64_t i = 0; i < 3000; i++) {
+                uint64_t conversation = i / 6 * 8 + i % 3, r = brain_mix(conversation);
+
+                begin();
+                message("system", 5, 900);
+                for (uint32_t m = 0; m < 1 + 2 * (i % 6); m++)
+                        message(m % 2 ? "assistant" : "user", brain_mix(r + m),
+                                conversation % 2 ? 300 : 40 + (r >> m) % 900);
+                send();
+                for (uint32_t at = 0; i % 5 == 0 && at < fleet.brain.count; at++)
+                        brain_must(kvr_replica_forget(fleet.brain.router, fleet.brain.ids[at]) == KVR_OK);
+        }
+        assert_int_equal(spoilers(found), 0);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -236,6 +284,8 @@ int main(void)
                 cmocka_unit_test_setup_teardown(test_short_message, up, down),
                 cmocka_unit_test_setup_teardown(test_lost_or_late, up, down),
                 cmocka_unit_test_setup_teardown(test_none_without, up, down),
+                cmocka_unit_test_setup_teardown(test_unique_traffic_gives_none, up, down),
+                cmocka_unit_test_setup_teardown(test_unique_conversations_give_none, up, down),
         };
 
         cmocka_set_message_output(CM_OUTPUT_TAP);

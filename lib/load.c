@@ -24,12 +24,54 @@ static void prefill_unlink(struct kvr__replica *replica, struct kvr_ticket *tick
         ticket->prev = ticket->next = NULL;
         replica->prefilling--;
         replica->booked_tokens -= ticket->booked_tokens;
+        replica->booked_weight -= ticket->weight;
+}
+
+/* ln(1 + in_flight): twice a request, and mostly of a small number. */
+static double log_of_flight(uint32_t in_flight)
+{
+        static const double logs[] = {
+                0,
+                0.6931471805599453,
+                1.0986122886681096,
+                1.3862943611198906,
+                1.6094379124341003,
+                1.791759469228055,
+                1.9459101490553132,
+                2.0794415416798357,
+                2.1972245773362196,
+                2.302585092994046,
+                2.3978952727983707,
+                2.4849066497880004,
+                2.5649493574615367,
+                2.639057329615259,
+                2.70805020110221,
+                2.772588722239781,
+                2.833213344056216,
+                2.8903717578961645,
+                2.9444389791664403,
+                2.995732273553991,
+                3.044522437723423,
+                3.091042453358316,
+                3.1354942159291497,
+                3.1780538303479458,
+                3.2188758248682006,
+                3.258096538021482,
+                3.295836866004329,
+                3.332204510175204,
+                3.367295829986474,
+                3.4011973816621555,
+                3.4339872044851463,
+                3.4657359027997265,
+        };
+
+        return in_flight < sizeof(logs) / sizeof(*logs) ? logs[in_flight] : log1p(in_flight);
 }
 
 static void flight_set(struct kvr__replica *replica, uint32_t in_flight)
 {
         replica->in_flight = in_flight;
-        replica->log_flight = log1p(in_flight);
+        replica->log_flight = log_of_flight(in_flight);
 }
 
 static void peaks_raise(struct kvr__replica *replica)
@@ -53,6 +95,7 @@ void kvr__load_book(struct kvr__replica *replica, struct kvr_ticket *ticket)
         replica->prefill_tail = ticket;
         replica->prefilling++;
         replica->booked_tokens += ticket->booked_tokens;
+        replica->booked_weight += ticket->weight;
         replica->decisions++;
         replica->decided_ns = ticket->sent_ns;
         replica->mean_uncached += replica->mean_uncached > 0
@@ -169,6 +212,15 @@ double kvr__load_wait(const struct kvr__replica *replica, double token_s, uint64
                 wait_s += stay_s * (replica->in_flight - count + 1) / count;
         }
         return wait_s + tokens * token_s;
+}
+
+double kvr__load_queue(const struct kvr__replica *replica, uint64_t now_ns)
+{
+        double queue = (double)replica->booked_weight / KVR__WEIGHT;
+
+        if (replica->foreign_waiting > 0 && kvr__load_report_fresh(replica, now_ns))
+                queue += replica->foreign_waiting;
+        return queue;
 }
 
 double kvr__load_log_flight(const struct kvr__replica *replica, uint64_t now_ns)

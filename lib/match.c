@@ -53,6 +53,7 @@ void kvr__prompt_measure(struct kvr_router *router, const struct kvr__query *que
         if (query->point_count) {
                 kvr__index_find(router->index, query->points, query->point_count, &router->path);
                 tokens_measure(router, query, ratio);
+                kvr__look_measure(router, query, choice);
                 choice->prompt_tokens = router->tokens[query->point_count - 1];
         } else {
                 choice->prompt_tokens = to_tokens(query->units * (query->by_tokens ? 1 : ratio));
@@ -64,34 +65,40 @@ void kvr__prompt_measure(struct kvr_router *router, const struct kvr__query *que
 
 /* ---- matches ---- */
 
-/* As an engine counts hits: whole blocks, and never the whole prompt. */
-static uint32_t hit_tokens(const struct kvr__replica *replica, double tokens, uint32_t prompt_tokens)
+uint32_t kvr__hit_tokens(uint32_t block_tokens, double tokens, uint32_t prompt_tokens)
 {
         if (tokens > prompt_tokens - 1.0)
                 tokens = prompt_tokens - 1.0;
         uint32_t whole = tokens > 0 ? (uint32_t)tokens : 0;
 
-        return replica->block_tokens > 1 ? whole - whole % replica->block_tokens : whole;
+        return block_tokens > 1 ? whole - whole % block_tokens : whole;
 }
 
-static uint32_t trusted_tokens(const struct kvr__replica *replica, uint32_t tokens)
+uint32_t kvr__trusted_tokens(const struct kvr__replica *replica, uint32_t tokens)
 {
         return replica->trust < TRUST_FULL ? (uint32_t)(tokens * replica->trust / TRUST_FULL) : tokens;
 }
 
-/*
- * Tokens between `points` leading points and the end of the message that follows, where a generated answer
- * would be. Ends of messages are told from points of the grid by their place: steps of the grid are multiples
- * of its first one.
- */
-static double room_for_answer(const struct kvr_router *router, const struct kvr__query *query,
-                              uint32_t points)
+/* Ends of messages are told from points of the grid by their place: steps of the grid are multiples of its
+ * first one. */
+uint32_t kvr__message_end(const struct kvr__query *query, uint32_t point)
 {
-        uint32_t grid = query->by_tokens ? KVR_GRID_MIN_TOKENS : KVR_GRID_MIN_BYTES, at = points;
+        uint32_t grid = query->by_tokens ? KVR_GRID_MIN_TOKENS : KVR_GRID_MIN_BYTES;
 
-        while (at + 1 < query->point_count && query->points[at].end % grid == 0)
-                at++;
-        return (double)router->tokens[at] - router->tokens[points - 1];
+        while (point + 1 < query->point_count && query->points[point].end % grid == 0)
+                point++;
+        return point;
+}
+
+double kvr__answer_tokens(const struct kvr_router *router, const struct kvr__query *query,
+                          const struct kvr__choice *choice, uint32_t points, double answer)
+{
+        if (answer <= 0 || !choice->model || choice->model->answer_yield < ANSWER_YIELD)
+                return 0;
+        double room = (double)router->tokens[kvr__message_end(query, points)] - router->tokens[points - 1];
+
+        /* Much more was generated than came back: the beginning of it, reasoning, was left out. */
+        return answer > room * ANSWER_EXCESS + ANSWER_SLACK ? 0 : fmin(answer, room);
 }
 
 static void candidate_match(struct kvr_router *router, const struct kvr__query *query,
@@ -100,6 +107,8 @@ static void candidate_match(struct kvr_router *router, const struct kvr__query *
         struct kvr__replica *replica = candidate->replica;
         double answer = 0;
 
+        if (query->look && kvr__event_match(router, query, choice, candidate))
+                return;
         candidate->points = router->depth[replica->lane];
         if (replica->slots) {
                 struct kvr__slots_match match;
@@ -121,16 +130,34 @@ static void candidate_match(struct kvr_router *router, const struct kvr__query *
                 return;
         double tokens = router->tokens[candidate->points - 1];
 
-        candidate->base_tokens = hit_tokens(replica, tokens, choice->prompt_tokens);
+        candidate->base_tokens = kvr__hit_tokens(replica->block_tokens, tokens, choice->prompt_tokens);
         candidate->full_tokens = candidate->base_tokens;
-        if (answer > 0 && choice->model && choice->model->answer_yield >= ANSWER_YIELD) {
-                double room = room_for_answer(router, query, candidate->points);
+        answer = kvr__answer_tokens(router, query, choice, candidate->points, answer);
+        if (answer > 0)
+                candidate->full_tokens =
+                        kvr__hit_tokens(replica->block_tokens, tokens + answer, choice->prompt_tokens);
+        candidate->match_tokens = kvr__trusted_tokens(replica, candidate->full_tokens);
+}
 
-                /* Much more was generated than came back: the beginning of it, reasoning, was left out. */
-                answer = answer > room * ANSWER_EXCESS + ANSWER_SLACK ? 0 : fmin(answer, room);
-                candidate->full_tokens = hit_tokens(replica, tokens + answer, choice->prompt_tokens);
-        }
-        candidate->match_tokens = trusted_tokens(replica, candidate->full_tokens);
+static void lane_want(struct kvr_router *router, uint16_t lane, uint32_t *words)
+{
+        if (lane == KVR__NO_LANE)
+                return;
+        while (*words <= lane / 64U)
+                router->want[(*words)++] = 0;
+        router->want[lane / 64] |= 1ULL << (lane % 64);
+        router->depth[lane] = 0;
+}
+
+/* Most are empty most of the time, and every lane costs. */
+static void young_want(struct kvr_router *router, uint16_t lane, uint32_t *words)
+{
+        if (lane == KVR__NO_LANE)
+                return;
+        if (kvr__lane_pairs(router->index, lane))
+                lane_want(router, lane, words);
+        else
+                router->depth[lane] = 0;
 }
 
 void kvr__candidates_match(struct kvr_router *router, const struct kvr__query *query,
@@ -141,12 +168,11 @@ void kvr__candidates_match(struct kvr_router *router, const struct kvr__query *q
         if (!query->point_count)
                 return;
         for (uint32_t i = 0; i < choice->count; i++) {
-                uint16_t lane = router->candidates[i].replica->lane;
+                const struct kvr__replica *replica = router->candidates[i].replica;
 
-                while (words <= lane / 64U)
-                        router->want[words++] = 0;
-                router->want[lane / 64] |= 1ULL << (lane % 64);
-                router->depth[lane] = 0;
+                lane_want(router, replica->lane, &words);
+                for (int n = 0; query->look && n < 2; n++)
+                        young_want(router, replica->young.lanes[n], &words);
         }
         if (router->path.known)
                 kvr__index_depths(router->index, &router->path, router->want, words, router->depth);

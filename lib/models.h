@@ -9,6 +9,7 @@
 
 #include "kvroute/base.h"
 
+#include "past.h"
 #include "speed.h"
 
 #define KVR__MODELS 512
@@ -21,6 +22,7 @@ struct kvr__model {
                                     otherwise */
         struct kvr__curve curve; /* of first tokens over all replicas */
         uint32_t seen;           /* requests, from 1; the clock by which notes fade */
+        struct kvr__loss loss;   /* of what its prompts asked for */
 };
 
 struct kvr__models {

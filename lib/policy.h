@@ -18,8 +18,13 @@ struct kvr__candidate {
         uint32_t full_tokens;         /* the same with generated answers in between */
         uint32_t match_tokens;        /* the same as far as the replica is trusted: what counts */
         uint16_t slot_rank;           /* where a replica with slots has it: see struct kvr__slots_match */
+        bool by_events;               /* the match comes from events and young predictions */
+        uint32_t event_tokens;        /* what its events alone say, in tokens */
         double token_s;               /* seconds to prefill a token: learned, or the mean of the others */
         double wait_s;                /* before the prefill could start */
+        double queue;                 /* the same counted in requests: kvr__load_queue */
+        uint32_t due_tokens;          /* set by a policy that has copies due there: what counts as present */
+        uint32_t young_tokens;        /* what was sent there just now */
         double own_s, toll_s, cost_s; /* filled by policies that price, NAN otherwise */
 };
 
@@ -48,6 +53,7 @@ struct kvr__view {
         double token_s;    /* mean over the candidates */
         double log_flight; /* mean over the candidates of ln(1 + requests in flight) */
         uint64_t now_ns;
+        double starved;    /* 0 .. 1: what caches drop comes again, see past.h */
         double home_yield; /* share of what was unknown of a prompt that its home turned out to have */
         uint32_t home;     /* set by a policy that has homes: the candidate; `count` if none */
         uint64_t affinity; /* hash of the session key, 0 without */

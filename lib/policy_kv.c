@@ -14,6 +14,11 @@
  * has fewer, a copy is free; up to twice as many it costs only the request's own time. Without this a popular
  * prefix would jam its holders, G would grow, and copying would look ever dearer. The mean is geometric
  * because one idle replica keeps that low.
+ *
+ * Where caches are starved (most of what prompts ask for was asked for before and is gone) waits are counted
+ * in requests rather than in seconds. Replicas of equal seconds differ then: one serves many that find their
+ * prompt there, another few that find nothing. A prompt that finds nothing either is better sent to the
+ * latter, where it drops less that will be missed and delays fewer.
  */
 #include <math.h>
 
@@ -29,9 +34,10 @@
 #define SESSION_NOISE_S \
         0.005 /* costs that differ by less are equal where a session is known: first tokens jitter by as \
                  much */
-#define ALIKE_TOKENS  16  /* so many tokens do not make a match longer */
-#define MEDIAN_SAMPLE 64  /* replicas that a median is taken of */
-#define SESSION_WORTH 0.5 /* share of its unknown rest that a session's last replica is hoped to have */
+#define STARVED_MIN   1e-3 /* less says nothing */
+#define ALIKE_TOKENS  16   /* so many tokens do not make a match longer */
+#define MEDIAN_SAMPLE 64   /* replicas that a median is taken of */
+#define SESSION_WORTH 0.5  /* share of its unknown rest that a session's last replica is hoped to have */
 
 static uint32_t copies_of(const struct kvr__view *view, uint32_t point)
 {
@@ -140,6 +146,25 @@ static void newcomers_spare(struct kvr__view *view)
                         kvr__load_ramp(view->candidates[i].replica, view->now_ns) * median;
 }
 
+/* Waits in requests, as far as caches are starved: all of them together are as long as before. */
+static void waits_count(struct kvr__view *view)
+{
+        double wait_s = 0, queue_s = 0;
+
+        for (uint32_t i = 0; i < view->count; i++) {
+                wait_s += view->candidates[i].wait_s;
+                queue_s += view->candidates[i].queue * view->candidates[i].token_s;
+        }
+        if (view->starved < STARVED_MIN || queue_s <= 0)
+                return;
+        for (uint32_t i = 0; i < view->count; i++) {
+                struct kvr__candidate *candidate = &view->candidates[i];
+                double counted_s = candidate->queue * candidate->token_s * wait_s / queue_s;
+
+                candidate->wait_s += view->starved * (counted_s - candidate->wait_s);
+        }
+}
+
 /* Tokens of the prompt that would have to be computed, given how many count as present. */
 static double missing(const struct kvr__view *view, uint32_t match, uint32_t present)
 {
@@ -179,6 +204,7 @@ uint32_t kvr__choose_kv(struct kvr__view *view)
         uint32_t best_match = 0;
 
         view->home = home_find(view, &trunk);
+        waits_count(view);
         newcomers_spare(view);
         for (uint32_t i = 0; i < view->count; i++) {
                 struct kvr__candidate *candidate = &view->candidates[i];
@@ -186,6 +212,7 @@ uint32_t kvr__choose_kv(struct kvr__view *view)
                 bool at_home = i == view->home && match >= trunk.allowed && candidate->replica->tells_cached;
                 double hope = at_home ? 1 - view->home_yield : 1;
 
+                candidate->due_tokens = match < trunk.due ? trunk.due : 0;
                 candidate->own_s = candidate->token_s * missing(view, match, trunk.due) * hope;
                 candidate->toll_s = others * view->token_s * missing(view, match, trunk.allowed) * hope;
                 candidate->cost_s = candidate->wait_s + candidate->own_s + candidate->toll_s;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "lib/prompt_parser.h"
+#include "lib/prompt_ignore.h"
 #include "lib/error.h"
 
 #include <string.h>
@@ -66,6 +66,7 @@ void kvr_parser_free(struct kvr_parser *parser)
         kvr__buffer_fini(&parser->scratch);
         kvr__buffer_fini(&parser->keys);
         kvr__buffer_fini(&parser->strings);
+        free(parser->ids);
         free(parser);
 }
 
@@ -170,6 +171,9 @@ static enum kvr_status write_stream(struct kvr_parser *parser, struct kvr_prompt
         ret->points = parser->points;
         ret->point_count = parser->stream.point_count;
         ret->units = ret->point_count ? parser->points[ret->point_count - 1].end : 0;
+        ret->mappable = !parser->unmappable && parser->stream.media_left == KVR_MEDIA_COUNTED_MAX;
+        ret->ids = parser->id_count ? parser->ids : NULL;
+        ret->id_count = parser->id_count;
         return KVR_OK;
 }
 
@@ -224,6 +228,8 @@ enum kvr_status kvr_prompt_parse(struct kvr_parser *parser, enum kvr_api api, st
         parser->api = api;
         parser->err = err;
         parser->unkeyed = false;
+        parser->unmappable = false;
+        parser->id_count = 0;
         parser->strings.len = 0;
         parser->length = (uint32_t)body.len;
         /* Paths without a rule carry anything, JSON or not. */
@@ -237,6 +243,8 @@ enum kvr_status kvr_prompt_parse(struct kvr_parser *parser, enum kvr_api api, st
                 status = find_fields(parser);
         if (!status)
                 status = kvr__request_read(parser, options, &prompt);
+        if (!status && options->ignore && !prompt.hint.len && !kvr__ignore_hint(parser, options->ignore, &prompt))
+                status = KVR_E_NOMEM;
         if (!status && api != KVR_API_OTHER)
                 status = write_stream(parser, &prompt);
         if (!status && !parser->unkeyed && parser->recall.plan_count)

@@ -19,6 +19,9 @@ struct kvr_parser {
         struct kvr__buffer keys;    /* object keys in canonical spelling, while their object is written */
         struct kvr__buffer strings; /* decoded strings of the result, and namespace values while hashed */
         struct kvr_point points[KVR_POINTS_MAX];
+        char ignored[24]; /* the hint that was made (prompt_ignore.h) */
+        uint32_t *ids; /* of a prompt that came as ids */
+        uint32_t id_count, id_room;
 
         /* of the request being read */
         enum kvr_api api;
@@ -26,6 +29,7 @@ struct kvr_parser {
         struct kvr_error *err;
         uint32_t length; /* of the body */
         bool unkeyed;    /* the prompt cannot be keyed; route by load */
+        bool unmappable; /* what keeps caches apart is not all told by engines' events */
 };
 
 /* Where in the body, for errors: "messages" [3] "content" [1] "text", innermost first. Lives on the stack. */
@@ -90,9 +94,10 @@ KVR_MUST_USE bool kvr__decoded(struct kvr_parser *parser, uint32_t token, struct
 KVR_MUST_USE enum kvr_status kvr__request_read(struct kvr_parser *parser,
                                                const struct kvr_prompt_options *options,
                                                struct kvr_prompt *ret);
-/* prompt_space.c. Sets parser->unkeyed when a value has a form that no rule covers. */
+/* prompt_space.c: ret->space and the names it is made of. Sets parser->unkeyed when a value has a form that
+ * no rule covers. */
 KVR_MUST_USE enum kvr_status kvr__space(struct kvr_parser *parser, const struct kvr_prompt_options *options,
-                                        struct kvr_slice model, uint64_t *ret_space);
+                                        struct kvr_slice model, struct kvr_prompt *ret);
 
 /* ---- the prompt, into the stream (started) ---- */
 

@@ -198,6 +198,6 @@ enum kvr_status kvr__request_read(struct kvr_parser *parser, const struct kvr_pr
         if (!status)
                 status = read_limits(parser, ret);
         if (!status)
-                status = kvr__space(parser, options, ret->model, &ret->space);
+                status = kvr__space(parser, options, ret->model, ret);
         return status;
 }

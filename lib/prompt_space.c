@@ -27,7 +27,7 @@ static void put_text(struct kvr_parser *parser, struct space *space, enum part p
  * A field that is a string, or (SGLang's batches) a list with one for each prompt, of which the first counts.
  */
 static enum kvr_status put_field(struct kvr_parser *parser, struct space *space, enum part part,
-                                 enum kvr__field field)
+                                 enum kvr__field field, struct kvr_slice *ret_text)
 {
         const struct kvr__json *json = &parser->json;
         uint32_t token = parser->field[field];
@@ -51,6 +51,7 @@ static enum kvr_status put_field(struct kvr_parser *parser, struct space *space,
         /* An empty salt is none. */
         if (text.len || part != SALT)
                 put_text(parser, space, part, text);
+        *ret_text = text;
         return KVR_OK;
 }
 
@@ -71,26 +72,32 @@ static enum kvr_status put_adapter_list(struct kvr_parser *parser, struct space 
 }
 
 enum kvr_status kvr__space(struct kvr_parser *parser, const struct kvr_prompt_options *options,
-                           struct kvr_slice model, uint64_t *ret_space)
+                           struct kvr_slice model, struct kvr_prompt *ret)
 {
         struct space space = {0};
+        struct kvr_slice extra_key = {0};
         enum kvr_status status = KVR_OK;
 
         if (model.len && options->resolve_model)
                 model = options->resolve_model(options->resolve_ctx, model);
         if (model.len)
                 put_text(parser, &space, MODEL, model);
-        if (options->salt.len)
+        if (options->salt.len) {
                 put_text(parser, &space, SALT, options->salt);
-        else
-                status = put_field(parser, &space, SALT, KVR__FIELD_CACHE_SALT);
+                ret->salt = options->salt;
+        } else {
+                status = put_field(parser, &space, SALT, KVR__FIELD_CACHE_SALT, &ret->salt);
+        }
         if (!status)
-                status = put_field(parser, &space, EXTRA_KEY, KVR__FIELD_EXTRA_KEY);
+                status = put_field(parser, &space, EXTRA_KEY, KVR__FIELD_EXTRA_KEY, &extra_key);
         if (!status)
-                status = put_field(parser, &space, ADAPTER_PATH, KVR__FIELD_LORA_PATH);
+                status = put_field(parser, &space, ADAPTER_PATH, KVR__FIELD_LORA_PATH, &ret->adapter);
         if (!status)
                 status = put_adapter_list(parser, &space);
-        if (!status)
-                *ret_space = kvr__hash_numbers(&parser->hash, space.numbers, PART_COUNT * 3);
-        return status;
+        if (status)
+                return status;
+        ret->space = kvr__hash_numbers(&parser->hash, space.numbers, PART_COUNT * 3);
+        /* SGLang's events do not tell an extra key, and what has one is never shared. */
+        parser->unmappable = extra_key.len || space.numbers[ADAPTER_LIST * 3];
+        return KVR_OK;
 }

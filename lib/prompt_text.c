@@ -95,6 +95,33 @@ static inline bool read_any_id(const struct kvr_parser *parser, uint32_t token, 
         return read_id(&parser->json, token, ret);
 }
 
+/* Keeps ids for those who match by them. Without the memory they are just not kept. */
+static void keep_ids(struct kvr_parser *parser, const uint32_t *ids, uint32_t count)
+{
+        uint32_t have = parser->id_count;
+
+        if (count > KVR_PROMPT_IDS_MAX - have)
+                count = KVR_PROMPT_IDS_MAX - have;
+        if (!count || have + count > parser->id_room)
+                return;
+        memcpy(parser->ids + have, ids, count * sizeof(*ids));
+        parser->id_count = have + count;
+}
+
+static void ids_reserve(struct kvr_parser *parser, uint32_t count)
+{
+        if (count > KVR_PROMPT_IDS_MAX)
+                count = KVR_PROMPT_IDS_MAX;
+        if (count <= parser->id_room)
+                return;
+        uint32_t *ids = realloc(parser->ids, count * sizeof(*ids));
+
+        if (!ids)
+                return;
+        parser->ids = ids;
+        parser->id_room = count;
+}
+
 /* Ids get a stream of their own unit, which follows the settings written so far. */
 static void put_ids(struct kvr_parser *parser, uint32_t array, enum kvr_unit *ret_unit)
 {
@@ -110,6 +137,7 @@ static void put_ids(struct kvr_parser *parser, uint32_t array, enum kvr_unit *re
                 kvr__hash_numbers(&parser->hash, (const uint64_t[]){stream->chain, KVR_UNIT_TOKENS}, 2),
                 KVR_UNIT_TOKENS);
         *ret_unit = KVR_UNIT_TOKENS;
+        ids_reserve(parser, end - array - 1);
         for (uint32_t token = array + 1; token < end; token++) {
                 if (!read_any_id(parser, token, &ids[count])) {
                         parser->unkeyed = true;
@@ -117,10 +145,12 @@ static void put_ids(struct kvr_parser *parser, uint32_t array, enum kvr_unit *re
                 }
                 if (++count == IDS_AT_ONCE) {
                         kvr__stream_ids(stream, ids, count);
+                        keep_ids(parser, ids, count);
                         count = 0;
                 }
         }
         kvr__stream_ids(stream, ids, count);
+        keep_ids(parser, ids, count);
 }
 
 /* llama.cpp joins texts and ids to one prompt: [1, "What is", 29871]. */

@@ -11,6 +11,7 @@
 
 #define INDEX_MEMORY_DEFAULT (512ULL << 20)
 #define INDEX_MEMORY_MIN     (1ULL << 20)
+#define TOKEN_MAP_SHARE      8 /* of the index memory */
 #define PREFILL_DEFAULT      8000.0
 #define RATIO_DEFAULT        0.25
 #define BUSY_HINT_DEFAULT_MS 1000
@@ -77,6 +78,16 @@ static enum kvr_status settings_apply(struct kvr_router *router, const struct kv
         if (!router->policy)
                 return kvr__error_set(err, KVR_E_NOT_FOUND, 0, "policy", "there is no policy named '%.40s'",
                                       policy);
+        router->block_memory_bytes = s->block_memory_bytes ? s->block_memory_bytes : memory;
+        router->token_map_bytes = s->token_map_bytes ? s->token_map_bytes : memory / TOKEN_MAP_SHARE;
+        if (router->block_memory_bytes < INDEX_MEMORY_MIN)
+                return kvr__error_set(err, KVR_E_ARGUMENT, 0, "block_memory_bytes",
+                                      "%llu bytes for the block index are less than the least of 1 MiB",
+                                      (unsigned long long)router->block_memory_bytes);
+        if (router->token_map_bytes < KVR__MAP_BYTES_MIN)
+                return kvr__error_set(err, KVR_E_ARGUMENT, 0, "token_map_bytes",
+                                      "%llu bytes for the token map are less than the least of 64 KiB",
+                                      (unsigned long long)router->token_map_bytes);
         router->default_token_s = 1 / (speed > 0 ? speed : PREFILL_DEFAULT);
         router->busy_hint_ns =
                 (uint64_t)(s->queue_wait_hint_ms ? s->queue_wait_hint_ms : BUSY_HINT_DEFAULT_MS) * 1000000;
@@ -134,6 +145,7 @@ void kvr_router_free(struct kvr_router *router)
         pthread_mutex_destroy(&router->lock);
         kvr__fleet_fini(&router->fleet);
         kvr__index_free(router->index);
+        kvr__events_free(kvr__events_of(router));
         kvr__tickets_fini(&router->tickets);
         kvr__owners_fini(&router->sessions);
         kvr__owners_fini(&router->responses);
@@ -325,15 +337,26 @@ static void replica_leave(struct kvr_router *router, struct kvr__replica *replic
 {
         kvr__ledger_fleet_remove(router, replica);
         kvr__lane_close(router->index, replica->lane);
+        kvr__events_untrust(router, replica);
         replica->lane = KVR__NO_LANE;
         replica->epoch++;
         kvr__fleet_remove(&router->fleet, replica);
         kvr__fleet_release(&router->fleet, replica);
 }
 
-enum kvr_status kvr_replica_remove(struct kvr_router *router, kvr_replica_id id)
+static enum kvr_status replica_leave_by_id(struct kvr_router *router, kvr_replica_id id)
 {
         WITH_REPLICA(router, id, replica_leave(router, replica));
+}
+
+enum kvr_status kvr_replica_remove(struct kvr_router *router, kvr_replica_id id)
+{
+        enum kvr_status status = replica_leave_by_id(router, id);
+
+        /* Events may be on their way into the block index: not with the router's lock. */
+        if (status == KVR_OK)
+                kvr__events_leave(router, id);
+        return status;
 }
 
 /* What was measured before may not hold for what has started there now; and who is never asked is never
@@ -341,13 +364,24 @@ enum kvr_status kvr_replica_remove(struct kvr_router *router, kvr_replica_id id)
 static void restart(struct kvr_router *router, struct kvr__replica *replica)
 {
         kvr__router_forget(router, replica);
+        if (replica->event_lane != KVR__NO_LANE)
+                kvr__young_drop(router, replica);
         replica->speed = (struct kvr__speed){0};
         replica->work = 0;
 }
 
-enum kvr_status kvr_replica_forget(struct kvr_router *router, kvr_replica_id id)
+static enum kvr_status restart_by_id(struct kvr_router *router, kvr_replica_id id)
 {
         WITH_REPLICA(router, id, restart(router, replica));
+}
+
+enum kvr_status kvr_replica_forget(struct kvr_router *router, kvr_replica_id id)
+{
+        enum kvr_status status = restart_by_id(router, id);
+
+        if (status == KVR_OK)
+                kvr__events_forget(router, id);
+        return status;
 }
 
 enum kvr_status kvr_replica_set_state(struct kvr_router *router, kvr_replica_id id, enum kvr_state state)
@@ -454,7 +488,15 @@ static void info_fill(const struct kvr_router *router, const struct kvr__replica
                 .prediction_error = replica->error,
                 .trust = replica->trust,
                 .resets = replica->resets,
+                .events_trusted = replica->events_trusted,
+                .event_block_tokens = replica->event_block_tokens,
+                .event_blocks = kvr__events_held(router, replica),
+                .events_matched = replica->canary.matched,
+                .events_missed = replica->canary.missed,
+                .canary = replica->canary.verdict,
         };
+        if (replica->events_trusted && replica->event_size != KVR__NO_SIZE && !replica->canary.doubted)
+                ret->residency = KVR_BY_EVENTS;
         memcpy(ret->name, replica->name, sizeof(ret->name));
         if (kvr__load_report_fresh(replica, now_ns))
                 ret->load = replica->report;

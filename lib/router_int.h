@@ -10,11 +10,13 @@
 
 #include "kvroute/router.h"
 
+#include "events_int.h"
 #include "fleet.h"
 #include "index.h"
 #include "ledger_int.h"
 #include "models.h"
 #include "owners.h"
+#include "past.h"
 #include "policy.h"
 #include "ticket.h"
 
@@ -22,6 +24,7 @@
 #define KVR__SESSION_LIFE_NS 3600000000000ULL /* a session key unused for an hour means nothing any more */
 #define KVR__FORKS_MAX       128              /* forks of one prompt that are looked at, the deepest ones */
 #define KVR__REASONS         (KVR_REASON_ONLY + 1)
+#define KVR__ENTERED         16 /* a power of two */
 
 struct kvr_router {
         pthread_mutex_t lock;
@@ -36,11 +39,19 @@ struct kvr_router {
         struct kvr__models models;
         struct kvr__owners sessions, responses;
         struct kvr__tickets tickets;
+        struct kvr__past past;
         uint16_t mark;
-        double home_yield;         /* see struct kvr__view */
-        double surprises;          /* hits on what was never sent there, faded */
+        double home_yield;                    /* see struct kvr__view */
+        double surprises;                     /* hits on what was never sent there, faded */
+        _Atomic(struct kvr__events *) events; /* NULL until a replica tells by events; never changed after */
+        uint64_t block_memory_bytes, token_map_bytes;
         struct kvr_ledger *ledger; /* the host's; NULL: none */
         uint64_t ledger_turn;      /* decisions that were booked for it */
+        /* Names that have their accounts there, so that the ledger's lock is not taken for them at every decision. */
+        struct kvr__entered {
+                uint64_t workload, model; /* hashes */
+                uint64_t until_ns; /* then they are entered again: accounts that nobody uses are given up */
+        } entered[KVR__ENTERED];
 
         uint64_t lookups, lookups_without_match;
         struct kvr_reason_account accounts[KVR__REASONS];
@@ -81,6 +92,7 @@ struct kvr__query {
         uint64_t memory; /* what ratios and counts are learned under */
         uint64_t session;
         uint64_t now_ns;
+        struct kvr__look *look; /* what events say of the prompt; NULL: nothing */
 };
 
 /* What the locked part found out. */
@@ -103,6 +115,16 @@ void kvr__candidates_match(struct kvr_router *router, const struct kvr__query *q
                            struct kvr__choice *choice);
 
 uint64_t kvr__hash(struct kvr_slice bytes, uint64_t seed); /* never 0 */
+
+/* As an engine counts hits: whole blocks (of `block_tokens`, 0 unknown), and never the whole prompt. */
+uint32_t kvr__hit_tokens(uint32_t block_tokens, double tokens, uint32_t prompt_tokens);
+/* What counts of a match, as far as the replica is trusted. */
+uint32_t kvr__trusted_tokens(const struct kvr__replica *replica, uint32_t tokens);
+/* The point that ends the message of this one. */
+uint32_t kvr__message_end(const struct kvr__query *query, uint32_t point);
+/* The answer that may follow `points` leading points there: its tokens as far as they can be in this prompt. */
+double kvr__answer_tokens(const struct kvr_router *router, const struct kvr__query *query,
+                          const struct kvr__choice *choice, uint32_t points, double answer);
 
 /* What a replica cached is gone. O(1) but for a full table of lanes. */
 void kvr__router_forget(struct kvr_router *router, struct kvr__replica *replica);

@@ -45,6 +45,7 @@ static void first_token(struct kvr_ticket *ticket, uint64_t now_ns)
 
         if (!kvr__load_first_token(replica, ticket, now_ns))
                 return;
+        kvr__young_first_token(replica, ticket);
         /* Where hits are told, the speed is better learned at settlement from what was really computed. */
         if (ticket->prompt_tokens &&
             (!replica->tells_cached || replica->speed.samples < SPEED_SAMPLES_EAGER)) {
@@ -155,8 +156,8 @@ static void tokens_learn(struct kvr_router *router, struct kvr_ticket *ticket, c
                 kvr__model_learn(model, tokens, ticket->units);
         if (!ticket->inserted || ticket->inserted < ticket->point_count)
                 return;
-        struct kvr__note *note =
-                kvr__index_note_of_key(router->index, ticket->points[ticket->point_count - 1].key, true);
+        struct kvr__note *note = kvr__index_note_at(router->index, ticket->end_node,
+                                                    ticket->points[ticket->point_count - 1].key, true);
 
         if (!note)
                 return;
@@ -175,7 +176,7 @@ static void tokens_learn(struct kvr_router *router, struct kvr_ticket *ticket, c
         if (outcome->prompt_tokens > 0 && ticket->fork && ticket->fork < ticket->point_count) {
                 const struct kvr_point *fork = &ticket->points[ticket->fork - 1];
 
-                note = kvr__index_note_of_key(router->index, fork->key, false);
+                note = kvr__index_note_at(router->index, ticket->fork_node, fork->key, false);
                 if (note && !note->exact)
                         note->tokens = (uint32_t)(result->prompt * fork->end / ticket->units + 0.5);
         }
@@ -306,6 +307,20 @@ static bool memory_learn(struct kvr_ticket *ticket, double expected, double foun
         return false;
 }
 
+/* What was sent there just before was not there: so much for what else was. This prompt is there now. */
+static void young_learn(struct kvr_router *router, struct kvr_ticket *ticket, double expected,
+                        const struct result *result)
+{
+        double slip = fmax(SLIP_TOKENS, 2.0 * ticket->replica->event_block_tokens);
+
+        if (ticket->young_tokens <= ticket->event_tokens || result->cached + slip >= expected)
+                return;
+        kvr__young_drop(router, ticket->replica);
+        router->path.known = 0;
+        kvr__index_find(router->index, ticket->points, ticket->point_count, &router->path);
+        kvr__young_book(router, ticket, result->prompt / ticket->units);
+}
+
 /* Compares what was found with what was predicted, and corrects what the prediction came from. */
 static void observation_learn(struct kvr_router *router, struct kvr_ticket *ticket,
                               const struct result *result)
@@ -318,6 +333,8 @@ static void observation_learn(struct kvr_router *router, struct kvr_ticket *tick
         double credited = (ticket->full_tokens - ticket->base_tokens) * scale;
 
         replica->tells_cached = true;
+        if (ticket->watched)
+                kvr__canary_learn(router, ticket, result->cached);
         home_learn(router, ticket, result, ticket->full_tokens * scale);
         if (credited >= SLIP_TOKENS)
                 kvr__model_learn_answer(kvr__models_get(&router->models, ticket->model), credited,
@@ -328,6 +345,10 @@ static void observation_learn(struct kvr_router *router, struct kvr_ticket *tick
                 replica->trust += (fmin(1, result->cached / expected) - replica->trust) * TRUST_STEP;
         if (!ticket->point_count)
                 return;
+        if (ticket->by_events) {
+                young_learn(router, ticket, expected, result);
+                return;
+        }
         if (cache_learn(router, ticket, expected, result->cached, result)) {
                 /* This very prompt was computed after the loss. */
                 struct kvr__touch touch = {.lane = replica->lane,
@@ -349,6 +370,7 @@ static void residency_settle(struct kvr_router *router, struct kvr_ticket *ticke
         if (!result->computed) {
                 kvr__index_remove(router->index, replica->lane, ticket->points, ticket->held,
                                   ticket->inserted, ticket->mark);
+                kvr__young_withdraw(router, ticket);
                 return;
         }
         tokens_learn(router, ticket, result);
@@ -447,6 +469,8 @@ void kvr_ticket_settle(struct kvr_ticket *ticket, const struct kvr_outcome *outc
         uint64_t now_ns = kvr__router_now(router);
         uint64_t response = outcome->response_id.len ? kvr__hash(outcome->response_id, 0) : 0;
 
+        if (ticket->ledger)
+                kvr__ledger_prefetch(ticket->ledger, ticket->points, ticket->point_count, ticket->fork);
         kvr__router_lock(router);
         if (now_ns < ticket->sent_ns)
                 now_ns = ticket->sent_ns;

@@ -156,7 +156,7 @@ void kvr__speed_learn(struct kvr__curve *curve, struct kvr__speed *speed, double
 
                 seconds = fmin(fmax(seconds, expected / OUTLIER), expected * OUTLIER);
                 /* As a replica of ordinary speed would have taken: or a slow one with short prompts bends the rule. */
-                even = seconds / pow(slow, EVEN_OUT);
+                even = slow == 1 ? seconds : seconds / pow(slow, EVEN_OUT);
                 off = seconds - expected;
         }
         curve->n = curve->n * CURVE_KEEP + 1;

@@ -30,19 +30,29 @@ struct kvr_ticket {
         double busy_s; /* from when the replica could have begun to the first token */
         uint32_t slot, slots_epoch;
         uint32_t units;
-        uint32_t prompt_tokens; /* 0 unknown */
-        uint32_t match_tokens;  /* predicted */
-        uint32_t full_tokens;   /* the same had the replica been trusted in full */
-        uint32_t base_tokens;   /* of these, without answers of earlier turns */
-        uint32_t match_points;  /* leading points they come from */
-        uint16_t slot_rank;     /* see struct kvr__slots_match */
+        uint32_t prompt_tokens;  /* 0 unknown */
+        uint32_t match_tokens;   /* predicted */
+        uint32_t full_tokens;    /* the same had the replica been trusted in full */
+        uint32_t base_tokens;    /* of these, without answers of earlier turns */
+        uint32_t match_points;   /* leading points they come from */
+        uint16_t slot_rank;      /* see struct kvr__slots_match */
+        bool by_events, watched; /* its match came from events; it has a place in the block index */
+        uint32_t event_tokens;   /* what its events alone said */
+        uint32_t event_blocks;   /* leading blocks whose keys were known */
+        uint64_t event_base;     /* see struct kvr__look_size */
+        uint32_t young_tokens;   /* predicted because of what was sent there just before */
+        uint32_t young_held;     /* leading points that were held by young predictions then */
         uint32_t best_tokens;
         uint32_t booked_tokens;
+        uint32_t weight;   /* in its replica's queue: KVR__WEIGHT, and as much again if all of it is cached */
         uint32_t held;     /* leading points held when it was decided, where it went */
         uint32_t inserted; /* leading points held right after */
         uint32_t fork;     /* leading points known to anybody before; 0 none */
+        /* Nodes in the index of the last point inserted and of the fork; 0 none. */
+        uint32_t end_node, fork_node;
         /* for the ledger, NULL when there was none */
         struct kvr_ledger *ledger;
+        bool entered;                   /* its names have their accounts */
         uint64_t named_model, workload; /* hashes of names, 0 without */
         uint64_t turn;                  /* number of the decision */
         uint64_t candidates[KVR_LEDGER_REPLICAS_MAX / 64];

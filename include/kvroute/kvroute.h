@@ -5,6 +5,7 @@
 #define KVROUTE_KVROUTE_H
 
 #include "base.h"
+#include "events.h"
 #include "ledger.h"
 #include "prompt.h"
 #include "router.h"

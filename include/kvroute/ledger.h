@@ -70,6 +70,14 @@ KVR_PUBLIC uint64_t kvr_ledger_bytes(const struct kvr_ledger *ledger);
  * router. */
 KVR_PUBLIC void kvr_router_set_ledger(struct kvr_router *router, struct kvr_ledger *ledger);
 
+/*
+ * For a second router that decides the same requests and sees no answers, to tell what its policy would gain:
+ * takes over what `from` has learned of engines rather than of what they hold. Of models: tokens per byte,
+ * prefill speed, whether generated answers come back as hits. Of replicas with the same name: speed, and the size
+ * of the cache where it was learned. Overwrites; call it every second or so. KVR_E_NOMEM changes nothing.
+ */
+KVR_PUBLIC enum kvr_status kvr_router_adopt(struct kvr_router *router, struct kvr_router *from);
+
 /* ---- accounts ---- */
 
 /*

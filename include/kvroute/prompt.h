@@ -33,13 +33,16 @@ extern "C" {
 
 #define KVR_POINTS_MAX \
         4096 /* points of one prompt; message ends beyond it are left out, grid points come first */
+#define KVR_PROMPT_IDS_MAX  2097152          /* token ids of one prompt that are looked at */
 #define KVR_JSON_DEPTH_MAX  512              /* nesting of a request body */
 #define KVR_BODY_MAX        ((1u << 29) - 1) /* bytes of a request body */
 #define KVR_GRID_MIN_BYTES  256              /* first step of the grid over text */
 #define KVR_GRID_MIN_TOKENS 32               /* first step of the grid over token ids */
 #define KVR_MEDIA_BYTES \
         4096 /* units that an image, audio or file counts besides its hash: about 1,000 tokens */
-#define KVR_MEDIA_COUNTED_MAX 256 /* media of one prompt beyond this count only their hash */
+#define KVR_IGNORE_PATTERNS_MAX 16  /* of a kvr_ignore */
+#define KVR_IGNORE_TEXT_MAX     64  /* bytes of an after:TEXT */
+#define KVR_MEDIA_COUNTED_MAX   256 /* media of one prompt beyond this count only their hash */
 
 /* The request forms whose prompts are understood. Others are routed by load (KVR_API_OTHER). */
 enum kvr_api {
@@ -77,10 +80,21 @@ struct kvr_prompt {
         uint32_t units;       /* size of the prompt: end of the last point */
         uint32_t point_count; /* 0: nothing to match, route by load and hint */
         const struct kvr_point *points;
-        uint64_t space;               /* hash of the namespace */
+        uint64_t space; /* hash of the namespace */
+        /* The prompt as ids, when it came so (KVR_UNIT_TOKENS): the first of them, as far as they are kept. */
+        const uint32_t *ids;
+        uint32_t id_count; /* at most KVR_PROMPT_IDS_MAX */
+        /*
+         * False: equal keys may stand for different token ids, or the same ids for different cache entries,
+         * so that nothing can be learned of its tokens (images and other media, extra_key, adapters by list).
+         */
+        bool mappable;
+        struct kvr_slice salt;        /* as the engine gets it: the options' salt, else cache_salt */
+        struct kvr_slice adapter;     /* lora_path, the first one; empty if absent */
         struct kvr_slice model;       /* as the client wrote it (decoded); empty if absent or null */
         struct kvr_slice hint;        /* prompt_cache_key, else session_id, else user (metadata.user_id for
-                                         messages); may be empty */
+                                         messages), else made with kvr_prompt_options.ignore; may be
+                                         empty */
         struct kvr_slice previous_id; /* previous_response_id or conversation id; may be empty */
         uint32_t max_tokens;          /* the request's own output limit; 0 unknown */
         uint32_t prompt_count; /* prompts in the request (an array has several, or none); points are the
@@ -100,8 +114,29 @@ struct kvr_prompt {
         int32_t priority; /* `priority`, lower is more urgent; 0 by default */
 };
 
+/*
+ * Patterns of what changes with every request near the top of prompts and says nothing of whose they are. Where
+ * the request names no session itself, kvr_prompt.hint is then made from the beginning of the conversation, up to
+ * the user's first message, without what they match, so that its turns can be kept together. Keys do not
+ * depend on it, as engines do not share their caches beyond such a place, nor do the request's bytes.
+ *
+ *     timestamp    2026-12-01, 05:06:07.123Z, both with T or a blank between, seconds or ms since 1970
+ *     uuid         8-4-4-4-12 hex digits
+ *     number       every run of digits
+ *     hex:N        a word of N hex digits or more; N is at least 8
+ *     after:TEXT   letters, digits and any of - _ . + behind TEXT, as it stands in JSON
+ */
+struct kvr_ignore;
+
+/* Gives a set to free with kvr_ignore_free; any number of threads may use it. KVR_E_ARGUMENT: err says which
+ * is no pattern. KVR_E_NOMEM. */
+KVR_PUBLIC KVR_MUST_USE enum kvr_status kvr_ignore_new(const struct kvr_slice *patterns, size_t count,
+                                                       struct kvr_ignore **ret, struct kvr_error *err);
+KVR_PUBLIC void kvr_ignore_free(struct kvr_ignore *ignore); /* NULL is fine */
+
 struct kvr_prompt_options {
-        uint64_t seed; /* of the deployment: equal seeds give equal keys */
+        const struct kvr_ignore *ignore; /* NULL: none. Costs nothing then */
+        uint64_t seed;                   /* of the deployment: equal seeds give equal keys */
         struct kvr_slice
                 salt; /* when set, stands in place of the request's cache_salt (per-tenant separation) */
         /*

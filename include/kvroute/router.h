@@ -45,6 +45,12 @@ struct kvr_settings {
         double default_prefill_tokens_per_second; /* until a replica's speed is learned; 0: 8000 */
         double default_tokens_per_byte;           /* until a model's ratio is learned; 0: 0.25 */
         uint32_t queue_wait_hint_ms; /* retry_after for KVR_E_BUSY when no replica told one; 0: 1000 */
+        /*
+         * Hard caps of what engine events need (events.h), taken when the first replica tells by events: the
+         * block index (0: as much as index_memory_bytes) and the map from text to tokens (0: an eighth of
+         * it). At least 1 MiB and 64 KiB.
+         */
+        uint64_t block_memory_bytes, token_map_bytes;
 };
 
 /* Borrows settings (NULL: all defaults) and env, keeps env->ctx. Gives a router to free with kvr_router_free
@@ -126,6 +132,28 @@ struct kvr_load_report {
 KVR_PUBLIC enum kvr_status kvr_replica_report(struct kvr_router *router, kvr_replica_id id,
                                               const struct kvr_load_report *report);
 
+/* What matches of a replica come from at the moment. */
+enum kvr_residency {
+        KVR_BY_HISTORY, /* what was sent there */
+        KVR_BY_EVENTS,  /* what it says it holds */
+};
+
+/* Do its events explain the hits it reports? If not, the likeliest cause. The names are for labels. */
+#define KVR_CANARY_LIST(X)                                                                                  \
+        X(KVR_CANARY_OK, "ok")                 /* or nothing to tell by yet */                              \
+        X(KVR_CANARY_SILENT, "silent")         /* it reports hits; its events hold nothing */               \
+        X(KVR_CANARY_NO_TOKENS, "no_tokens")   /* it reports hits; no tokenizer told tokens of prompts */   \
+        X(KVR_CANARY_BLOCK_SIZE, "block_size") /* no match; its events have another block size than told */ \
+        X(KVR_CANARY_NAMESPACE, "namespace")   /* no match; it holds them for another adapter or salt */    \
+        X(KVR_CANARY_TEMPLATE, "template")     /* no match; it holds other tokens: template, special ids */ \
+        X(KVR_CANARY_STALE, "stale")           /* its events say it holds them; it had computed them anew */
+enum kvr_canary {
+#define KVR_CANARY_ENUM(code, name) code,
+        KVR_CANARY_LIST(KVR_CANARY_ENUM)
+#undef KVR_CANARY_ENUM
+};
+KVR_PUBLIC const char *kvr_canary_name(enum kvr_canary canary);
+
 /* One replica as the router sees it, for status pages. Unknown doubles are NAN. */
 struct kvr_replica_info {
         kvr_replica_id id;
@@ -149,6 +177,15 @@ struct kvr_replica_info {
         double prediction_error;       /* running mean of |predicted - observed| / prompt; NAN until known */
         double trust;    /* running mean of observed / predicted, at most 1; below 1/2 matches count less */
         uint64_t resets; /* times it was found to have lost its cache without a sign */
+        /* Engine events (events.h). By history although trusted: they were contradicted too often, see canary
+         */
+        enum kvr_residency residency;
+        bool events_trusted;         /* as kvr_events_trust said last */
+        uint32_t event_block_tokens; /* size of the blocks its events tell of; 0: none yet */
+        uint64_t event_blocks;       /* that it says it holds, all tiers */
+        uint64_t events_matched;     /* answers whose cached tokens were what the events said, */
+        uint64_t events_missed;      /* and where one was nothing and the other much */
+        enum kvr_canary canary;
 };
 /* Fills up to `max` entries in order of addition, returns how many replicas there are. */
 KVR_PUBLIC size_t kvr_router_replicas(struct kvr_router *router, struct kvr_replica_info *ret, size_t max);
@@ -161,8 +198,10 @@ KVR_PUBLIC KVR_MUST_USE enum kvr_status kvr_replica_info(struct kvr_router *rout
 struct kvr_request {
         const struct kvr_prompt *prompt; /* borrows; NULL: nothing known, by load only */
         struct kvr_slice model;          /* resolved name; empty: any replica */
-        struct kvr_slice affinity;       /* session key; used when the text says too little; may be empty */
-        kvr_replica_id pinned;           /* the owner of a previous response: ahead of any prefix; 0 none */
+        struct kvr_slice adapter; /* LoRA adapter as engines' events name it, for prompts of token ids; empty:
+                                     the prompt's own, else the base model */
+        struct kvr_slice affinity; /* session key; used when the text says too little; may be empty */
+        kvr_replica_id pinned;     /* the owner of a previous response: ahead of any prefix; 0 none */
         kvr_replica_id tried[KVR_TRIED_MAX]; /* never chosen again */
         uint32_t tried_count;
         bool last_resort;          /* DOWN replicas may be tried when nothing better is left */
@@ -190,6 +229,7 @@ KVR_PUBLIC const char *kvr_reason_name(enum kvr_reason reason);
 struct kvr_candidate {
         kvr_replica_id replica;
         uint32_t match_tokens;
+        uint32_t due_tokens; /* leading tokens that count as present because a copy is due there; 0 none */
         double wait_s, own_s, toll_s, cost_s;
 };
 
@@ -199,6 +239,8 @@ struct kvr_decision {
         uint32_t prompt_tokens;     /* estimate; exact when the prompt came as ids */
         uint32_t match_tokens;      /* predicted on the chosen replica; at most prompt_tokens - 1 */
         uint32_t best_match_tokens; /* best over all candidates */
+        uint32_t due_tokens;        /* of the chosen one, as in struct kvr_candidate; so are the next */
+        double wait_s, own_s, toll_s;
         uint32_t candidate_count;
         uint64_t retry_after_ns; /* KVR_E_BUSY: the shortest wait any candidate asked for */
 };

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Taking stored blocks into the index. */
+#include "blocks_int.h"
+
+/*
+ * Memory is slow beside everything else here, so blocks go through in groups, and of three groups that follow
+ * one another, each is at another stage:
+ *
+ *     prepare   hashes and keys; the lines of both tables are asked for
+ *     touch     the lines are there; what they point to is asked for
+ *     apply     all is there
+ *
+ * Chains are mostly stored in one go and their nodes made one after the other, so where another replica has
+ * stored a chain before, the next block's node is the next node, and the table of keys is not asked at all.
+ */
+struct group {
+        uint32_t from, count;
+        uint32_t ahead; /* node that the first block should have, and so on; 0 nobody knows */
+        uint64_t handle_hashes[BLOCK_GROUP], key_hashes[BLOCK_GROUP], keys[BLOCK_GROUP];
+        uint32_t nodes[BLOCK_GROUP]; /* most likely; 0 nobody knows */
+};
+
+struct store {
+        struct kvr__blocks *blocks;
+        struct kvr__blocks_table *handles;
+        const struct kvr_blocks_stored *stored;
+        struct kvr_events_account *account;
+        uint64_t key;   /* of the block before the next group */
+        uint32_t ahead; /* its node's successor, or 0 */
+        uint32_t at;    /* first block of the next group */
+        uint16_t lane;
+};
+
+static void group_prepare(struct store *store, struct group *group)
+{
+        const struct kvr_blocks_stored *stored = store->stored;
+        uint32_t left = stored->count - store->at, size = stored->block_tokens, at = store->at;
+        uint32_t end = atomic_load_explicit(&store->blocks->nodes_end, memory_order_relaxed);
+
+        group->from = at;
+        group->count = left < BLOCK_GROUP ? left : BLOCK_GROUP;
+        group->ahead = 0;
+        if (!group->count)
+                return;
+        if (store->ahead && store->ahead < end && end - store->ahead > group->count)
+                group->ahead = store->ahead;
+        for (uint32_t i = 0; i < group->count; i++) {
+                group->handle_hashes[i] = block_handle_hash(store->blocks, stored->hashes[at + i]);
+                kvr__blocks_table_prefetch(store->handles, group->handle_hashes[i]);
+        }
+        store->key = kvr__chain_run(store->key, stored->tokens + (size_t)at * size, size, group->count,
+                                    stored->extra ? stored->extra + at : NULL, group->keys);
+        for (uint32_t i = 0; i < group->count; i++) {
+                group->key_hashes[i] = block_key_hash(store->blocks, group->keys[i]);
+                if (group->ahead)
+                        __builtin_prefetch(block_node_at(store->blocks, group->ahead + i), 1);
+                else
+                        kvr__blocks_table_prefetch(&store->blocks->by_key, group->key_hashes[i]);
+        }
+        store->at += group->count;
+}
+
+static void group_touch(struct store *store, struct group *group)
+{
+        struct kvr__blocks *blocks = store->blocks;
+        bool follows = group->ahead;
+
+        for (uint32_t i = 0; i < group->count; i++) {
+                const struct kvr__places *line =
+                        kvr__blocks_table_line(store->handles, group->handle_hashes[i]);
+
+                if (line)
+                        kvr__line_prefetch_more(&blocks->lines, line);
+                if (follows && block_node_key(blocks, group->ahead + i) == group->keys[i]) {
+                        group->nodes[i] = group->ahead + i;
+                        continue;
+                }
+                group->nodes[i] = 0;
+                if (group->ahead) {
+                        /* Not asked for yet. */
+                        follows = false;
+                        kvr__blocks_table_prefetch(&blocks->by_key, group->key_hashes[i]);
+                        continue;
+                }
+                uint64_t hash = group->key_hashes[i];
+                struct kvr__places *key_line = kvr__blocks_table_line(&blocks->by_key, hash);
+                uint32_t room;
+
+                if (!key_line)
+                        continue;
+                uint32_t hits = kvr__line_hits_own(key_line, (uint32_t)hash, &room);
+
+                if (hits) {
+                        uint64_t item = atomic_load_explicit(&key_line->items[__builtin_ctz(hits)],
+                                                             memory_order_relaxed);
+
+                        group->nodes[i] = kvr__is_link(item) ? 0 : kvr__item_number(item);
+                        __builtin_prefetch(block_node_at(blocks, group->nodes[i]), 1);
+                } else {
+                        kvr__line_prefetch_more(&blocks->lines, key_line);
+                }
+        }
+        if (group->count)
+                store->ahead = group->nodes[group->count - 1] ? group->nodes[group->count - 1] + 1 : 0;
+}
+
+/* False when there is no room. */
+static bool copy_add(const struct store *store, _Atomic uint64_t *place, uint64_t item, uint64_t handle_hash)
+{
+        struct kvr__blocks *blocks = store->blocks;
+        uint32_t node = block_handle_node(item);
+        uint64_t hash = block_lane_hash(blocks, store->lane, (uint32_t)handle_hash, node);
+
+        if (!kvr__block_count_up(&blocks->copies, hash))
+                return false;
+        atomic_store_explicit(place, item | BLOCK_COPIED, memory_order_relaxed);
+        store->account->repeated++;
+        return true;
+}
+
+/* The node of a block that other lanes hold, held by this one too; 0 when there is no room. */
+static uint32_t node_share(const struct store *store, uint32_t node)
+{
+        struct kvr__blocks *blocks = store->blocks;
+
+        switch (kvr__block_holder_add(blocks, node, store->lane)) {
+        case BLOCK_HOLDER_NEW:
+                return node;
+        case BLOCK_HOLDER_KNOWN:
+                return kvr__block_count_up(&blocks->aliases, block_lane_hash(blocks, store->lane, 0, node))
+                               ? node
+                               : 0;
+        case BLOCK_HOLDER_NO_ROOM:
+                break;
+        }
+        return 0;
+}
+
+/* The node of a block, held by the lane from now on; 0 when there is no room. */
+static inline uint32_t node_hold(const struct store *store, const struct group *group, uint32_t i)
+{
+        struct kvr__blocks *blocks = store->blocks;
+        uint64_t hash = group->key_hashes[i], item;
+        uint32_t node = group->nodes[i];
+        struct kvr__blocks_spot spot;
+
+        if (node && block_node_key(blocks, node) == group->keys[i])
+                return node_share(store, node);
+        if (kvr__blocks_table_find(&blocks->by_key, hash, &item, &spot)) {
+                node = kvr__block_node_find(blocks, group->keys[i], hash);
+                if (node)
+                        return node_share(store, node);
+        }
+        node = kvr__block_node_new(blocks, group->keys[i], store->lane);
+        if (node && !kvr__blocks_table_put_at(&blocks->by_key, &spot, hash, node)) {
+                kvr__block_node_give(blocks, node);
+                return 0;
+        }
+        return node;
+}
+
+static bool step_new(const struct store *store, const struct group *group, uint32_t i,
+                     const struct kvr__blocks_spot *spot)
+{
+        uint32_t node = node_hold(store, group, i);
+
+        if (!node)
+                return false;
+        if (!kvr__blocks_table_put_at(store->handles, spot, group->handle_hashes[i], node)) {
+                kvr__block_handle_end(store->blocks, store->lane, 0, node);
+                return false;
+        }
+        store->blocks->holders++;
+        store->account->stored++;
+        return true;
+}
+
+/* A handle that is known: one copy more, or another block from now on. */
+static bool step_known(const struct store *store, const struct group *group, uint32_t i, uint64_t item,
+                       _Atomic uint64_t *place)
+{
+        static const struct kvr__blocks_spot anywhere = {NULL, 0};
+        uint64_t hash = group->handle_hashes[i];
+
+        if (block_node_key(store->blocks, block_handle_node(item)) == group->keys[i])
+                return copy_add(store, place, item, hash);
+        /* The engine means another block by it now: it began anew, or two of its hashes are alike. */
+        kvr__blocks_table_remove(store->handles, hash, place);
+        kvr__block_handle_end(store->blocks, store->lane, (uint32_t)hash, kvr__item_number(item));
+        store->blocks->holders--;
+        store->account->removed++;
+        return step_new(store, group, i, &anywhere);
+}
+
+/* False when there is no room. */
+static inline bool step_store(const struct store *store, const struct group *group, uint32_t i)
+{
+        struct kvr__blocks_spot spot;
+        uint64_t item;
+        _Atomic uint64_t *place =
+                kvr__blocks_table_find(store->handles, group->handle_hashes[i], &item, &spot);
+
+        return place ? step_known(store, group, i, item, place) : step_new(store, group, i, &spot);
+}
+
+/* False when there is no room for the rest. */
+static bool group_apply(const struct store *store, const struct group *group)
+{
+        for (uint32_t i = 0; i < group->count; i++)
+                if (!step_store(store, group, i)) {
+                        /* What follows could not be reached over the gap. */
+                        store->account->refused += store->stored->count - group->from - i;
+                        return false;
+                }
+        return true;
+}
+
+static void stored_take(struct store *store)
+{
+        struct group groups[3];
+        uint32_t now = 0;
+
+        group_prepare(store, &groups[0]);
+        group_touch(store, &groups[0]);
+        group_prepare(store, &groups[1]);
+        while (groups[now].count) {
+                struct group *next = &groups[(now + 1) % 3], *later = &groups[(now + 2) % 3];
+
+                group_touch(store, next);
+                group_prepare(store, later);
+                if (!group_apply(store, &groups[now]))
+                        return;
+                now = (now + 1) % 3;
+        }
+}
+
+static bool parent_find(struct store *store)
+{
+        uint64_t hash = block_handle_hash(store->blocks, store->stored->parent);
+        struct kvr__blocks_walk walk = kvr__blocks_walk_own(store->handles, hash);
+
+        if (!kvr__blocks_walk_next(&walk))
+                return false;
+        uint32_t node = block_handle_node(walk.item);
+
+        store->key = block_node_key(store->blocks, node);
+        store->ahead = node + 1;
+        return true;
+}
+
+void kvr__blocks_store(struct kvr__blocks *blocks, uint16_t lane, const struct kvr_blocks_stored *stored,
+                       struct kvr_events_account *account)
+{
+        if (!kvr__block_lane_is_open(blocks, lane))
+                return;
+        struct store store = {.blocks = blocks,
+                              .handles = &block_lane_at(blocks, lane)->handles,
+                              .stored = stored,
+                              .account = account,
+                              .lane = lane};
+
+        kvr__blocks_reclaim(blocks, BLOCK_RECLAIM_STEP);
+        if (!stored->block_tokens || (uint64_t)stored->count * stored->block_tokens != stored->token_count) {
+                account->orphans += stored->count;
+                return;
+        }
+        if (!stored->has_parent) {
+                store.key = kvr__chain_root(stored->adapter, stored->salt, stored->block_tokens);
+        } else if (!parent_find(&store)) {
+                account->orphans += stored->count;
+                return;
+        }
+        stored_take(&store);
+        kvr__blocks_figures_tell(blocks);
+}
