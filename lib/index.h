@@ -101,6 +101,8 @@ struct kvr__note *kvr__index_note_make(struct kvr__index *index, const struct kv
                                        uint32_t point);
 /* By key; 0 when unknown. Valid until the next change. */
 struct kvr__note *kvr__index_note_of_key(struct kvr__index *index, uint64_t key, bool make);
+/* The same, where the key's node was number `node` some time ago. */
+struct kvr__note *kvr__index_note_at(struct kvr__index *index, uint32_t node, uint64_t key, bool make);
 
 /* ---- change ---- */
 

@@ -41,10 +41,16 @@ void kvr__index_find(const struct kvr__index *index, const struct kvr_point *poi
 {
         uint32_t known = 0, batch = 1, noted = 0;
 
+        /* Prompts mostly part from what is known near their end: asked for now, those lines come meanwhile. */
+        for (uint32_t i = count > FIND_TAIL ? count - FIND_TAIL : 0; i < count; i++)
+                kvr__table_prefetch(&index->by_key, key_hash(points[i].key));
         while (known < count) {
                 uint32_t guess = known ? ret_path->nodes[known - 1] + 1 : 0;
 
                 if (guess && guess < index->nodes.fresh && node_is(index, guess, points[known].key)) {
+                        /* One in four: there are three to a cache line. */
+                        if (guess % 4 == 0 && guess + FIND_AHEAD < index->nodes.fresh)
+                                __builtin_prefetch(node_at(index, guess + FIND_AHEAD));
                         ret_path->nodes[known++] = guess;
                         batch = 1;
                         continue;
@@ -130,13 +136,60 @@ static void depth_split(const struct kvr__index *index, const struct kvr__path *
         depth_assign(set, words, low, ret_depth);
 }
 
-void kvr__index_depths(const struct kvr__index *index, const struct kvr__path *path, const uint64_t *want,
-                       uint32_t words, uint32_t *ret_depth)
+/* Which of the first 64 lanes hold a node. */
+static uint64_t holders_first(const struct kvr__index *index, uint32_t number)
+{
+        const struct node *node = node_at(index, number);
+
+        if (!(node->size & NODE_SHARED)) {
+                uint16_t lane = pair_at(index, node->holder)->lane;
+
+                return lane < 64 ? 1ULL << lane : 0;
+        }
+        for (uint32_t at = node->holder; at; at = chunk_at(index, at)->next)
+                if (chunk_at(index, at)->word == 0)
+                        return chunk_at(index, at)->bits;
+        return 0;
+}
+
+/* depth_split for sets of one word, which is what all but very large fleets have. */
+static void depth_split_first(const struct kvr__index *index, const struct kvr__path *path, uint64_t set,
+                              uint32_t low, uint32_t high, uint32_t *ret_depth)
+{
+        while (low < high) {
+                uint32_t middle = low + (high - low + 1) / 2;
+                uint64_t some = set & holders_first(index, path->nodes[middle - 1]);
+
+                if (some == set) {
+                        low = middle;
+                        continue;
+                }
+                if (some)
+                        depth_split_first(index, path, some, middle, high, ret_depth);
+                set &= ~some;
+                high = middle - 1;
+        }
+        depth_assign(&set, 1, low, ret_depth);
+}
+
+/* Apart, so that the usual case does not walk over so much stack. */
+__attribute__((noinline)) static void depths_of_many(const struct kvr__index *index,
+                                                     const struct kvr__path *path, const uint64_t *want,
+                                                     uint32_t words, uint32_t *ret_depth)
 {
         uint64_t rooms[(SPLIT_DEPTH + 1) * KVR__LANE_WORDS];
 
         memcpy(rooms, want, words * sizeof(*want));
         depth_split(index, path, rooms, words, 0, path->known, rooms + words, ret_depth);
+}
+
+void kvr__index_depths(const struct kvr__index *index, const struct kvr__path *path, const uint64_t *want,
+                       uint32_t words, uint32_t *ret_depth)
+{
+        if (words == 1)
+                depth_split_first(index, path, *want, 0, path->known, ret_depth);
+        else
+                depths_of_many(index, path, want, words, ret_depth);
 }
 
 /* ---- notes ---- */
@@ -172,15 +225,21 @@ struct kvr__note *kvr__index_note_make(struct kvr__index *index, const struct kv
         return note_make(index, node_at(index, path->nodes[point]));
 }
 
+static struct kvr__note *note_of_node(struct kvr__index *index, uint32_t number, bool make)
+{
+        struct node *node = number ? node_at(index, number) : NULL;
+
+        return node && (node->note || make) ? note_make(index, node) : NULL;
+}
+
 struct kvr__note *kvr__index_note_of_key(struct kvr__index *index, uint64_t key, bool make)
 {
-        uint32_t number = kvr__node_find(index, key);
+        return note_of_node(index, kvr__node_find(index, key), make);
+}
 
-        if (!number)
-                return NULL;
-        struct node *node = node_at(index, number);
+struct kvr__note *kvr__index_note_at(struct kvr__index *index, uint32_t number, uint64_t key, bool make)
+{
+        bool still = number && number < index->nodes.fresh && node_is(index, number, key);
 
-        if (!node->note && !make)
-                return NULL;
-        return note_make(index, node);
+        return still ? note_of_node(index, number, make) : kvr__index_note_of_key(index, key, make);
 }

@@ -11,7 +11,9 @@
 #define NODE_SIZE         0x00ffffffU /* tokens between the point before and this one */
 #define LOST_PLACES       2048        /* fingerprints of lost keys a lane remembers */
 #define LOST_SAMPLE(k)    ((k) >> 61 == 0)
+#define FIND_AHEAD        8   /* nodes between the one that is looked at and the one that is asked for */
 #define FIND_BATCH        16  /* hash look-ups in flight at once */
+#define FIND_TAIL         16  /* last points of a prompt that are asked for before anything is known of it */
 #define KVR__INSERT_AHEAD 16  /* the same of insertions */
 #define ROOM_ATTEMPTS     64  /* evictions that one insertion may cause before it gives up */
 #define VICTIM_LIFETIME   256 /* evictions until the longest lane is looked for again */
@@ -95,7 +97,16 @@ static inline uint32_t holder_hash(uint32_t node, uint16_t lane)
 /* Does the node know this lane as a holder? */
 bool kvr__node_has(const struct kvr__index *index, const struct node *node, uint16_t lane);
 /* The pair of a node and a lane, or 0. `guess` is looked at first. */
-uint32_t kvr__pair_find(const struct kvr__index *index, uint32_t node, uint16_t lane, uint32_t guess);
+uint32_t kvr__pair_find_shared(const struct kvr__index *index, uint32_t node, uint16_t lane, uint32_t guess);
+static inline uint32_t kvr__pair_find(const struct kvr__index *index, uint32_t number, uint16_t lane,
+                                      uint32_t guess)
+{
+        const struct node *node = node_at(index, number);
+
+        if (node->size & NODE_SHARED)
+                return kvr__pair_find_shared(index, number, lane, guess);
+        return node->holder && pair_at(index, node->holder)->lane == lane ? node->holder : 0;
+}
 /* Nodes and shared pairs, for their tables. */
 extern const struct kvr__table_items kvr__node_items, kvr__pair_items;
 /* Number of the node with that key, or 0. */
@@ -104,7 +115,16 @@ uint32_t kvr__node_find(const struct kvr__index *index, uint64_t key);
 uint32_t kvr__node_make(struct kvr__index *index, uint64_t key, uint32_t size);
 void kvr__node_drop(struct kvr__index *index, uint32_t number);
 /* Makes a pair a holder of its node; false when there is no room. */
-bool kvr__holder_add(struct kvr__index *index, uint32_t pair);
+bool kvr__holder_add_second(struct kvr__index *index, uint32_t pair);
+static inline bool kvr__holder_add(struct kvr__index *index, uint32_t pair)
+{
+        struct node *node = node_at(index, pair_at(index, pair)->node);
+
+        if (node->holder)
+                return kvr__holder_add_second(index, pair);
+        node->holder = pair;
+        return true;
+}
 /* The reverse; a node without holders is dropped. */
 void kvr__holder_drop(struct kvr__index *index, uint32_t pair);
 

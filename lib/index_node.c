@@ -111,12 +111,10 @@ bool kvr__node_has(const struct kvr__index *index, const struct node *node, uint
         return false;
 }
 
-uint32_t kvr__pair_find(const struct kvr__index *index, uint32_t number, uint16_t lane, uint32_t guess)
+uint32_t kvr__pair_find_shared(const struct kvr__index *index, uint32_t number, uint16_t lane, uint32_t guess)
 {
         const struct node *node = node_at(index, number);
 
-        if (!(node->size & NODE_SHARED))
-                return node->holder && pair_at(index, node->holder)->lane == lane ? node->holder : 0;
         if (guess && guess < index->pairs.fresh) {
                 const struct pair *pair = pair_at(index, guess);
 
@@ -202,15 +200,11 @@ static void holder_unshare(struct kvr__index *index, uint32_t number)
         node->holder = last;
 }
 
-bool kvr__holder_add(struct kvr__index *index, uint32_t number)
+bool kvr__holder_add_second(struct kvr__index *index, uint32_t number)
 {
         const struct pair *pair = pair_at(index, number);
         struct node *node = node_at(index, pair->node);
 
-        if (!node->holder) {
-                node->holder = number;
-                return true;
-        }
         if (!(node->size & NODE_SHARED) && !holder_share(index, node))
                 return false;
         if (set_add(index, node, pair->lane)) {

@@ -76,7 +76,7 @@ bool kvr__pool_grow(struct kvr__pool *pool)
         return true;
 }
 
-uint32_t kvr__pool_take(struct kvr__pool *pool)
+uint32_t kvr__pool_take_slowly(struct kvr__pool *pool)
 {
         uint32_t number = pool->free_head;
 

@@ -61,7 +61,12 @@ static inline uint32_t kvr__pool_room(const struct kvr__pool *pool)
 
 /* An item with arbitrary content, or 0. The last one given back comes first: chains that die leave runs to
  * reuse. */
-KVR_MUST_USE uint32_t kvr__pool_take(struct kvr__pool *pool);
+KVR_MUST_USE uint32_t kvr__pool_take_slowly(struct kvr__pool *pool);
+static inline uint32_t kvr__pool_take(struct kvr__pool *pool)
+{
+        return pool->free_head || pool->fresh >= kvr__pool_room(pool) ? kvr__pool_take_slowly(pool)
+                                                                      : pool->fresh++;
+}
 void kvr__pool_give(struct kvr__pool *pool, uint32_t number);
 
 /* True when the next take needs no new segment. */

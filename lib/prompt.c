@@ -243,7 +243,8 @@ enum kvr_status kvr_prompt_parse(struct kvr_parser *parser, enum kvr_api api, st
                 status = find_fields(parser);
         if (!status)
                 status = kvr__request_read(parser, options, &prompt);
-        if (!status && options->ignore && !prompt.hint.len && !kvr__ignore_hint(parser, options->ignore, &prompt))
+        if (!status && options->ignore && !prompt.hint.len &&
+            !kvr__ignore_hint(parser, options->ignore, &prompt))
                 status = KVR_E_NOMEM;
         if (!status && api != KVR_API_OTHER)
                 status = write_stream(parser, &prompt);

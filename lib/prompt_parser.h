@@ -20,7 +20,7 @@ struct kvr_parser {
         struct kvr__buffer strings; /* decoded strings of the result, and namespace values while hashed */
         struct kvr_point points[KVR_POINTS_MAX];
         char ignored[24]; /* the hint that was made (prompt_ignore.h) */
-        uint32_t *ids; /* of a prompt that came as ids */
+        uint32_t *ids;    /* of a prompt that came as ids */
         uint32_t id_count, id_room;
 
         /* of the request being read */

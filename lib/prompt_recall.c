@@ -5,6 +5,7 @@
 #include <string.h>
 
 #define ENTRY_ALIGN 16u
+#define ENTRY_LINES 6u /* cache lines of an entry that are asked for when it is found */
 
 void kvr__recall_init(struct kvr__recall *recall)
 {
@@ -64,6 +65,16 @@ static struct kvr__recall_slot *set_of(struct kvr__recall *recall, const struct 
 static bool same(const struct kvr__digest *a, const struct kvr__digest *b)
 {
         return a->low == b->low && a->high == b->high;
+}
+
+/* The digest will be looked for soon. */
+static void prefetch(struct kvr__recall *recall, const struct kvr__digest *digest)
+{
+        const struct kvr__recall_slot *set = set_of(recall, digest);
+
+        __builtin_prefetch(set);
+        __builtin_prefetch(set + KVR__RECALL_WAYS - 1);
+        __builtin_prefetch(&recall->seen[digest->high % KVR__RECALL_SEEN], 1);
 }
 
 static const struct kvr__recall_entry *find(struct kvr__recall *recall, const struct kvr__digest *digest)
@@ -138,29 +149,43 @@ static bool seen(struct kvr__recall *recall, const struct kvr__digest *digest)
 void kvr__recall_begin(struct kvr__recall *recall, const struct kvr__hash *hash, enum kvr_api api,
                        struct kvr_slice body)
 {
-        struct kvr__digest digest = {api, 0};
-        uint32_t place = 0, unknown = 0;
+        struct kvr__digest digests[KVR__RECALL_AHEAD], digest = {api, 0};
+        uint32_t places[KVR__RECALL_AHEAD], done = 0, count = 0, place = 0, unknown = 0;
 
         recall->known = NULL;
         recall->plan_count = recall->plan_next = 0;
         if (body.len >= KVR__JSON_LENGTH_MAX)
                 return;
         while (unknown < KVR__RECALL_AHEAD && recall->plan_count < KVR__RECALL_NEW_MAX) {
-                uint32_t next = checkpoint_behind(recall, place);
                 const struct kvr__recall_entry *entry;
 
-                if (next + recall->rest > body.len)
+                /* So many digests are made in any case, and while one is made what the one before needs comes. */
+                while (count - done + unknown < KVR__RECALL_AHEAD) {
+                        uint32_t next = checkpoint_behind(recall, place);
+
+                        if (next + recall->rest > body.len)
+                                break;
+                        digest = digest_on(hash, &digest, body.data + place, next - place);
+                        prefetch(recall, &digest);
+                        digests[count % KVR__RECALL_AHEAD] = digest;
+                        places[count++ % KVR__RECALL_AHEAD] = place = next;
+                }
+                if (done == count)
                         break;
-                digest = digest_on(hash, &digest, body.data + place, next - place);
-                place = next;
-                entry = find(recall, &digest);
-                if (entry)
+                const struct kvr__digest *at = &digests[done % KVR__RECALL_AHEAD];
+
+                entry = find(recall, at);
+                if (entry) {
+                        for (uint32_t line = 0; line < ENTRY_LINES; line++)
+                                __builtin_prefetch((const char *)entry + (size_t)64 * line);
                         recall->known = entry;
-                else if (seen(recall, &digest))
-                        recall->plan[recall->plan_count++] =
-                                (struct kvr__recall_plan){.digest = digest, .place = place};
-                else
+                } else if (seen(recall, at)) {
+                        recall->plan[recall->plan_count++] = (struct kvr__recall_plan){
+                                .digest = *at, .place = places[done % KVR__RECALL_AHEAD]};
+                } else {
                         unknown++;
+                }
+                done++;
         }
         if (recall->known)
                 recall->known_bytes += recall->known->state.pos;

@@ -28,26 +28,39 @@ void kvr__table_fini(struct kvr__table *table)
         kvr__pool_fini(&table->reserve);
 }
 
-static bool line_put(struct kvr__table *table, struct kvr__line *line, uint16_t tag, uint32_t number)
-{
-        for (;;) {
-                for (uint32_t i = 0; i < KVR__LINE_ITEMS; i++) {
-                        if (line->numbers[i])
-                                continue;
-                        line->numbers[i] = number;
-                        line->tags[i] = tag;
-                        return true;
-                }
-                if (!line->more) {
-                        uint32_t more = kvr__pool_take(&table->reserve);
+/* The last line of a bucket, and how much of it is used. */
+struct end {
+        struct kvr__line *line;
+        uint32_t used;
+};
 
-                        if (!more)
-                                return false;
-                        memset(kvr__pool_at(&table->reserve, more), 0, sizeof(*line));
-                        line->more = more;
-                }
+/* Without a branch per place: where the first free one is cannot be foretold, and a wrong guess costs more than
+ * looking at all of them. */
+static struct end end_of(const struct kvr__table *table, struct kvr__line *line)
+{
+        uint32_t used = 0;
+
+        while (line->more)
                 line = kvr__pool_at(&table->reserve, line->more);
+        for (uint32_t i = 0; i < KVR__LINE_ITEMS; i++)
+                used += line->numbers[i] != 0;
+        return (struct end){line, used};
+}
+
+static inline bool end_put(struct kvr__table *table, struct end *end, uint16_t tag, uint32_t number)
+{
+        if (end->used == KVR__LINE_ITEMS) {
+                uint32_t more = kvr__pool_take(&table->reserve);
+
+                if (!more)
+                        return false;
+                end->line->more = more;
+                *end = (struct end){kvr__pool_at(&table->reserve, more), 0};
+                memset(end->line, 0, sizeof(*end->line));
         }
+        end->line->numbers[end->used] = number;
+        end->line->tags[end->used++] = tag;
+        return true;
 }
 
 /* Is it the upper half of the split that the item belongs to? `bit` is the bit of the hash that decides. */
@@ -88,17 +101,16 @@ static void table_split(struct kvr__table *table)
         struct kvr__line *from = kvr__pool_at(&table->lines, fresh & (table->mask >> 1));
         struct kvr__line *to = kvr__pool_at(&table->lines, fresh);
         struct kvr__line old = *from;
+        struct end ends[] = {{from, 0}, {to, 0}};
 
         memset(from, 0, sizeof(*from));
         memset(to, 0, sizeof(*to));
         for (;;) {
-                for (uint32_t i = 0; i < KVR__LINE_ITEMS; i++) {
-                        if (!old.numbers[i])
-                                continue;
+                for (uint32_t i = 0; i < KVR__LINE_ITEMS && old.numbers[i]; i++) {
                         bool moves = item_moves(table, old.tags[i], old.numbers[i], bit);
 
                         /* As many lines as were given back are there to be taken. */
-                        if (!line_put(table, moves ? to : from, old.tags[i], old.numbers[i]))
+                        if (!end_put(table, &ends[moves], old.tags[i], old.numbers[i]))
                                 __builtin_trap();
                 }
                 uint32_t freed = old.more;
@@ -113,7 +125,9 @@ static void table_split(struct kvr__table *table)
 
 bool kvr__table_insert(struct kvr__table *table, uint32_t hash, uint32_t number)
 {
-        if (!line_put(table, kvr__table_line(table, hash), (uint16_t)(hash >> TAG_SHIFT), number))
+        struct end end = end_of(table, kvr__table_line(table, hash));
+
+        if (!end_put(table, &end, (uint16_t)(hash >> TAG_SHIFT), number))
                 return false;
         table->items++;
         if ((uint64_t)table->items * FILL_DEN > (uint64_t)table->count * FILL_NUM)

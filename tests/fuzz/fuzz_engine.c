@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whatever an engine may answer to the router's own requests: load and health pages, detection, model lists.
+ * Whatever an engine may answer to the router's own requests: load and health pages, detection, model lists, token
+ * ids; and a client's request that becomes a question to a tokenizer.
  * First byte: the engine; second: which of its pages. Any bytes must be safe, and a page that is not
  * understood changes nothing.
  */
@@ -10,7 +11,9 @@
 #include "engine/engine.h"
 #include "engine/models.h"
 #include "engine/paths.h"
+#include "engine/tokenize.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static void feed_load(enum engine_kind kind, uint8_t number, struct kvr_slice body)
@@ -87,6 +90,24 @@ static void feed_models(struct kvr_slice body)
         engine_models_free(models);
 }
 
+/* The same bytes as a client's request and as a tokenizer's answer. */
+static void feed_tokenizer(enum engine_kind kind, uint8_t number, struct kvr_slice body)
+{
+        enum kvr_api api = (enum kvr_api)(number % (KVR_API_SGLANG + 1));
+        struct engine_question question;
+        uint32_t *ids = NULL, count = 0;
+
+        if (engine_tokenize_ask(kind, api, body, (struct kvr_slice){"m", 1}, number >> 6, &question) ==
+            KVR_OK) {
+                FUZZ_CHECK(question.len && question.body[0] == '{');
+                FUZZ_CHECK(!(number >> 6 & 1U << question.tokenizer));
+                free(question.body);
+        }
+        if (engine_tokenize_read(body, &ids, &count) == KVR_OK)
+                FUZZ_CHECK(ids && count > 0);
+        free(ids);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
         if (len < 2)
@@ -98,6 +119,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
         feed_health(kind, bytes[1], body);
         feed_detect(bytes[1], body);
         feed_models(body);
+        feed_tokenizer(kind, bytes[1], body);
         if (engine_path_clears_cache(body))
                 FUZZ_CHECK(engine_path_is_admin((struct kvr_slice){"POST", 4}, body));
         (void)engine_path_is_admin((struct kvr_slice){"GET", 3}, body);
