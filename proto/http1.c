@@ -5,6 +5,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "http1_plain.h"
+
 static struct http1_parser *parser_of(llhttp_t *llhttp)
 {
         return (struct http1_parser *)llhttp->data;
@@ -110,8 +112,8 @@ static const llhttp_settings_t settings = {
 
 void http1_init(struct http1_parser *parser, enum http1_kind kind)
 {
-        llhttp_init(&parser->llhttp, kind == HTTP1_REQUEST ? HTTP_REQUEST : HTTP_RESPONSE, &settings);
-        parser->llhttp.data = parser;
+        parser->kind = kind;
+        parser->left = 0;
         parser->head = NULL;
         parser->sink = NULL;
         parser->sink_ctx = NULL;
@@ -120,6 +122,15 @@ void http1_init(struct http1_parser *parser, enum http1_kind kind)
         parser->complete = false;
         parser->overflow = false;
         parser->head_complete = false;
+        parser->plain = false;
+        parser->no_plain = false;
+}
+
+void http1_move(struct http1_parser *parser, const struct http1_parser *from)
+{
+        *parser = *from;
+        if (!parser->plain)
+                parser->llhttp.data = parser;
 }
 
 const struct http1_field *http1_find(const struct http1_head *head, const char *name)
@@ -248,7 +259,8 @@ static bool may_be_response(const char *buf, size_t len)
                memcmp(buf, start, len < sizeof start - 1 ? len : sizeof start - 1) == 0;
 }
 
-static enum http1_result bad(struct http1_parser *parser, enum http1_result result, const char *why)
+__attribute__((cold)) static enum http1_result bad(struct http1_parser *parser, enum http1_result result,
+                                                   const char *why)
 {
         parser->error = why;
         return result;
@@ -335,12 +347,19 @@ static const char *check_head(const struct http1_head *head, const struct summar
 enum http1_result http1_head(struct http1_parser *parser, const char *buf, size_t len,
                              struct http1_head *ret_head, size_t *ret_used)
 {
-        bool request = parser->llhttp.type == HTTP_REQUEST;
+        bool request = parser->kind == HTTP1_REQUEST;
         size_t skip = 0, head_len;
         struct summary summary;
         llhttp_errno_t error;
         const char *why;
 
+        if (!parser->head_request && !parser->no_plain &&
+            http1_plain(buf, len, parser->kind, ret_head, ret_used)) {
+                parser->plain = true;
+                parser->left = ret_head->content_length > 0 ? (uint64_t)ret_head->content_length : 0;
+                parser->complete = parser->left == 0;
+                return HTTP1_DONE;
+        }
         while (request && len - skip >= 2 && buf[skip] == '\r' && buf[skip + 1] == '\n')
                 skip += 2;
         head_len = head_length(buf + skip, len - skip);
@@ -360,6 +379,8 @@ enum http1_result http1_head(struct http1_parser *parser, const char *buf, size_
         ret_head->content_length = -1;
         ret_head->chunked = false;
         parser->head = ret_head;
+        llhttp_init(&parser->llhttp, request ? HTTP_REQUEST : HTTP_RESPONSE, &settings);
+        parser->llhttp.data = parser;
         error = llhttp_execute(&parser->llhttp, buf + skip, head_len);
         parser->head = NULL;
         if (parser->overflow)
@@ -395,6 +416,15 @@ enum http1_result http1_body(struct http1_parser *parser, const char *buf, size_
                 *ret_used = 0;
                 return HTTP1_MORE;
         }
+        if (parser->plain) {
+                size_t take = len < parser->left ? len : (size_t)parser->left;
+
+                sink(ctx, buf, take);
+                parser->left -= take;
+                parser->complete = parser->left == 0;
+                *ret_used = take;
+                return parser->complete ? HTTP1_DONE : HTTP1_MORE;
+        }
         parser->sink = sink;
         parser->sink_ctx = ctx;
         error = llhttp_execute(&parser->llhttp, buf, len);
@@ -412,8 +442,8 @@ enum http1_result http1_body(struct http1_parser *parser, const char *buf, size_
 
 bool http1_eof(struct http1_parser *parser)
 {
-        if (parser->complete)
-                return true;
+        if (parser->complete || parser->plain)
+                return parser->complete;
         (void)llhttp_finish(&parser->llhttp); /* its result is our pause; only the callback tells */
         return parser->complete;
 }

@@ -54,7 +54,7 @@ struct http1_head {
 };
 
 struct http1_parser {
-        llhttp_t llhttp;
+        llhttp_t llhttp;         /* set up when a head is not plain (http1_plain.h) */
         struct http1_head *head; /* during http1_head only */
         void (*sink)(void *ctx, const char *data, size_t len);
         void *sink_ctx;
@@ -63,10 +63,15 @@ struct http1_parser {
         bool complete;
         bool overflow;
         bool head_complete;
-        bool in_value;
+        bool plain;    /* the head was, and llhttp knows nothing of the message */
+        bool no_plain; /* for tests: everything goes through llhttp; to be set behind http1_init */
+        enum http1_kind kind;
+        uint64_t left; /* bytes of body to come, if plain */
 };
 
 void http1_init(struct http1_parser *parser, enum http1_kind kind);
+/* A parser knows its own address: a copy goes on in its place only after this. */
+void http1_move(struct http1_parser *parser, const struct http1_parser *from);
 
 /*
  * Parses a head that starts at buf. Needs it whole and contiguous: on HTTP1_MORE call again with more bytes
@@ -89,13 +94,44 @@ KVR_MUST_USE enum http1_result http1_body(struct http1_parser *parser, const cha
 /* The peer closed: true if that ends the message properly (a response without length), false if it is cut. */
 bool http1_eof(struct http1_parser *parser);
 
-/* Field names compare without case. `name` is lower case. Inline, so that a literal's length is known when it
- * compiles. */
+/* Whether four, or eight, bytes of a name are those of a lower-case one. Letters, digits and - alone have the bit
+ * that is set here or get it without becoming another byte of a name. */
+static inline bool http1_same4(const char *a, const char *lower)
+{
+        uint32_t x, y;
+
+        memcpy(&x, a, sizeof x);
+        memcpy(&y, lower, sizeof y);
+        return (x | 0x20202020u) == y;
+}
+static inline bool http1_same8(const char *a, const char *lower)
+{
+        uint64_t x, y;
+
+        memcpy(&x, a, sizeof x);
+        memcpy(&y, lower, sizeof y);
+        return (x | 0x2020202020202020u) == y;
+}
+
+/*
+ * Field names compare without case. `name` is lower case, of letters, digits and -, and has two bytes at least.
+ * Inline, so that a literal's length is known when it compiles: then a few comparisons of whole words are left.
+ */
 static inline bool http1_is(struct kvr_slice field_name, const char *name)
 {
-        /* The first letter tells most names of one length apart. */
-        return field_name.len == strlen(name) && ((field_name.data[0] ^ name[0]) & 0xDF) == 0 &&
-               strncasecmp(field_name.data, name, field_name.len) == 0;
+        const char *a = field_name.data;
+        size_t len = strlen(name);
+
+        if (field_name.len != len)
+                return false;
+        if (len < 4)
+                return strncasecmp(a, name, len) == 0;
+        if (len < 8)
+                return http1_same4(a, name) && http1_same4(a + len - 4, name + len - 4);
+        for (size_t at = 0; at + 8 <= len; at += 8)
+                if (!http1_same8(a + at, name + at))
+                        return false;
+        return len % 8 == 0 || http1_same8(a + len - 8, name + len - 8);
 }
 /* First field of that name, or NULL. */
 const struct http1_field *http1_find(const struct http1_head *head, const char *name);

@@ -25,8 +25,8 @@ static inline void text_clear(struct text *text)
 }
 /* Room for `more` bytes behind len; returns where they go, NULL on failure. The caller adds to len. */
 char *text_room(struct text *text, size_t more);
-/* text_add where there is no room, or a limit to look at. */
-void text_add_slowly(struct text *text, const char *data, size_t len);
+/* text_add where there is no room, or a limit to look at. Cold: rare, and callers keep it out of their way. */
+__attribute__((cold)) void text_add_slowly(struct text *text, const char *data, size_t len);
 /* Inline: a head is put together from some eighty small pieces, most of a length known when it compiles. */
 static inline void text_add(struct text *text, const char *data, size_t len)
 {

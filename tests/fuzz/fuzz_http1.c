@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * HTTP/1.1 messages. First byte: bit 0 chooses request or response, bit 1 a response to HEAD; the second
- * tells in which pieces the body is fed. The promise checked besides memory safety: content does not depend
- * on how the bytes arrive.
+ * tells in which pieces the body is fed. The promises checked besides memory safety: content does not depend
+ * on how the bytes arrive, nor on whether a plain head is read by llhttp or not.
  */
 #include "fuzz.h"
 
@@ -46,7 +46,7 @@ static void check_head(const struct http1_head *head, const char *buf, size_t us
 
 /* Feeds the message in pieces of `step` bytes (0: at once). Returns the last result; *ret_end tells where it
  * ended. */
-static enum http1_result message(const char *buf, size_t len, uint8_t mode, size_t step,
+static enum http1_result message(const char *buf, size_t len, uint8_t mode, size_t step, bool no_plain,
                                  struct content *content, size_t *ret_end)
 {
         static const struct http1_head empty;
@@ -56,12 +56,24 @@ static enum http1_result message(const char *buf, size_t len, uint8_t mode, size
 
         http1_init(&parser, mode & 1 ? HTTP1_RESPONSE : HTTP1_REQUEST);
         parser.head_request = (mode & 2) != 0;
+        parser.no_plain = no_plain;
         *ret_end = 0;
         enum http1_result result = http1_head(&parser, buf, len, &head, &used);
         if (result != HTTP1_DONE)
                 return result;
         FUZZ_CHECK(used <= len);
         check_head(&head, buf, used);
+        /* What the head says counts as content: it is compared like that. */
+        collect(content, (const char *)&head.content_length, sizeof head.content_length);
+        for (uint32_t i = 0; i < head.field_count; i++) {
+                collect(content, head.fields[i].name.data, head.fields[i].name.len);
+                collect(content, head.fields[i].value.data, head.fields[i].value.len);
+        }
+        const uint16_t said[] = {head.status,          head.minor,   head.chunked, head.keep_alive,
+                                 head.expect_continue, head.upgrade, head.no_body, head.has_connection};
+
+        collect(content, (const char *)said, sizeof said);
+        collect(content, head.path.data, head.path.len);
         size_t at = used;
         do {
                 size_t piece = step > 0 && step < len - at ? step : len - at;
@@ -85,13 +97,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
         uint8_t mode = bytes[0];
         size_t step = bytes[1] % 17 + 1u;
         const char *buf = (const char *)bytes + 2;
-        struct content whole = {0, 0}, pieces = {0, 0};
-        size_t whole_end, pieces_end;
+        struct content whole = {0, 0}, pieces = {0, 0}, other = {0, 0};
+        size_t whole_end, pieces_end, other_end;
 
-        enum http1_result a = message(buf, len - 2, mode, 0, &whole, &whole_end);
-        enum http1_result b = message(buf, len - 2, mode, step, &pieces, &pieces_end);
-        FUZZ_CHECK(a == b);
-        if (a == HTTP1_DONE || a == HTTP1_MORE)
+        enum http1_result a = message(buf, len - 2, mode, 0, false, &whole, &whole_end);
+        enum http1_result b = message(buf, len - 2, mode, step, false, &pieces, &pieces_end);
+        enum http1_result c = message(buf, len - 2, mode, 0, true, &other, &other_end);
+        FUZZ_CHECK(a == b && a == c);
+        if (a == HTTP1_DONE || a == HTTP1_MORE) {
                 FUZZ_CHECK(whole_end == pieces_end && whole.len == pieces.len && whole.sum == pieces.sum);
+                FUZZ_CHECK(whole_end == other_end && whole.len == other.len && whole.sum == other.sum);
+        }
         return 0;
 }
