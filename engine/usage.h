@@ -69,6 +69,10 @@ struct usage_tap {
  */
 void usage_tap_init(struct usage_tap *tap, enum engine_kind kind, enum kvr_api api, bool several);
 void usage_tap_fini(struct usage_tap *tap); /* twice or on zeroed memory is fine */
+/* For taps that are used again and again: rest in place of fini, again in place of the next init. What an answer of
+ * usual size needs stays allocated meanwhile. `again` takes zeroed memory too. */
+void usage_tap_rest(struct usage_tap *tap);
+void usage_tap_again(struct usage_tap *tap, enum engine_kind kind, enum kvr_api api, bool several);
 /* Borrows data. Cost: about one memcpy and one memmem over it. */
 void usage_tap_feed(struct usage_tap *tap, const char *data, size_t len);
 /*

@@ -352,6 +352,79 @@ static void test_too_large_object(void **state)
         free(text);
 }
 
+/* One tap for one answer after the other: nothing of the one before is left. */
+static void test_used_again(void **state)
+{
+        static const char with[] = "{\"id\":\"a\",\"usage\":{\"prompt_tokens\":10,\"completion_tokens\":3}}";
+        static const char without[] = "{\"x\":1}";
+        struct usage_tap tap = {0};
+        struct usage usage;
+
+        (void)state;
+        for (int i = 0; i < 3; i++) {
+                usage_tap_again(&tap, ENGINE_VLLM, KVR_API_CHAT, false);
+                usage_tap_feed(&tap, with, sizeof with - 1);
+                usage_tap_result(&tap, false, &usage);
+                assert_int_equal(usage.prompt_tokens, 10);
+                assert_string_equal(usage.id, "a");
+                usage_tap_rest(&tap);
+                usage_tap_again(&tap, ENGINE_VLLM, KVR_API_CHAT, false);
+                usage_tap_feed(&tap, without, sizeof without - 1);
+                for (int more = 0; more < (i == 1 ? 5000 : 0); more++)
+                        usage_tap_feed(&tap, without, sizeof without - 1);
+                usage_tap_result(&tap, false, &usage);
+                assert_int_equal(usage.prompt_tokens, -1);
+                assert_string_equal(usage.id, "");
+                usage_tap_rest(&tap);
+        }
+        usage_tap_fini(&tap);
+}
+
+/* What is read without yyjson and what is read with it: a member that only yyjson takes must change nothing. */
+static void test_plain_objects_are_read_alike(void **state)
+{
+        /* Without the closing brace. */
+        static const char *const objects[] = {
+                "{\"prompt_tokens\":10,\"completion_tokens\":3,\"prompt_tokens_details\":{\"cached_tokens\":"
+                "7}",
+                "{ \"prompt_tokens\" : 10 ,\n\"completion_tokens\":3,\"prompt_tokens_details\": { } ",
+                "{\"prompt_tokens\":10,\"prompt_tokens_details\":null,\"completion_tokens\":null",
+                "{\"a\":{\"prompt_tokens\":99,\"cached_tokens\":98},\"prompt_tokens\":10",
+                "{\"prompt_tokens\":10,\"prompt_tokens\":11,\"prompt_tokens_details\":{\"x\":1,\"cached_"
+                "tokens\":0}",
+                "{\"input_tokens\":5,\"cache_read_input_tokens\":20,\"cache_creation_input_tokens\":0,"
+                "\"output_tokens\":2",
+                "{\"prompt_tokens\":999999999999999,\"completion_tokens\":0",
+                "{\"prompt_tokens\":0123",
+                "{\"prompt_tokens\":12 3",
+                "{\"prompt_tokens\":10,\"prompt_tokens_details\":{\"cached_tokens\":{\"cached_tokens\":4}}",
+                "{\"prompt_tokens\":10,",
+                "{",
+        };
+
+        (void)state;
+        for (size_t i = 0; i < sizeof objects / sizeof *objects; i++) {
+                struct usage usage[2];
+
+                for (int with = 0; with < 2; with++) {
+                        struct usage_tap tap;
+                        const char *more = with ? ",\"z\":[1.5,\"\\u0041\"]" : "";
+                        char text[500];
+                        int len = snprintf(text, sizeof text, "{\"id\":\"a\",\"usage\":%s%s}}", objects[i],
+                                           more);
+
+                        usage_tap_init(&tap, ENGINE_VLLM, KVR_API_CHAT, false);
+                        usage_tap_feed(&tap, text, (size_t)len);
+                        usage_tap_result(&tap, true, &usage[with]);
+                        usage_tap_fini(&tap);
+                }
+                if (usage[0].prompt_tokens != usage[1].prompt_tokens ||
+                    usage[0].cached_tokens != usage[1].cached_tokens ||
+                    usage[0].completion_tokens != usage[1].completion_tokens)
+                        fail_msg("read differently: %s", objects[i]);
+        }
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -362,6 +435,8 @@ int main(void)
                 cmocka_unit_test(test_llamacpp),
                 cmocka_unit_test(test_engines_that_do_not_tell),
                 cmocka_unit_test(test_several),
+                cmocka_unit_test(test_plain_objects_are_read_alike),
+                cmocka_unit_test(test_used_again),
                 cmocka_unit_test(test_text_is_not_a_key),
                 cmocka_unit_test(test_hostile_values),
                 cmocka_unit_test(test_long_answers),
