@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define FREE_CONNS_MAX    256  /* closed connections kept for reuse per loop */
@@ -127,6 +128,7 @@ static void on_connected(uv_connect_t *req, int status)
 
         if (conn->closing)
                 return;
+        conn->connecting = false;
         if (status == 0)
                 conn_tune(conn);
         conn->ops->on_connect(conn, status);
@@ -142,6 +144,7 @@ struct net_conn *net_connect(struct net_loop *loop, const struct sockaddr *addr,
         conn->ops = ops;
         conn->owner = owner;
         conn->connect_req.data = conn;
+        conn->connecting = true;
         /* libuv reports refusals in the callback; what fails here is the lack of descriptors and the like. */
         if (uv_tcp_connect(&conn->connect_req, &conn->tcp, addr, on_connected)) {
                 net_close(conn);
@@ -277,11 +280,29 @@ static int out_append(struct net_conn *conn, const char *data, size_t len)
         return 0;
 }
 
+/*
+ * What uv_try_write does, without its detours, without glibc's cancellation point (two locked instructions in a
+ * program with threads) and without the file layer's lock of the position: this is called twice per request and
+ * once per event of a stream.
+ */
 static ssize_t write_now(struct net_conn *conn, const uv_buf_t *bufs, unsigned count)
 {
-        int sent = uv_try_write((uv_stream_t *)&conn->tcp, bufs, count);
+        /* uv_buf_t is laid out as struct iovec. */
+        struct msghdr message = {.msg_iov = (struct iovec *)(uintptr_t)bufs, .msg_iovlen = count};
+        uv_os_fd_t fd;
+        ssize_t sent;
 
-        return sent == UV_EAGAIN ? 0 : sent;
+        if (conn->connecting || conn->tcp.write_queue_size)
+                return 0;
+        if (uv_fileno((const uv_handle_t *)&conn->tcp, &fd))
+                return UV_EBADF;
+        do
+                sent = syscall(SYS_sendmsg, fd, &message, MSG_NOSIGNAL);
+        while (sent < 0 && errno == EINTR);
+        if (sent >= 0)
+                return sent;
+        return errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS ? 0
+                                                                           : uv_translate_sys_error(errno);
 }
 
 int net_write(struct net_conn *conn, const uv_buf_t *bufs, unsigned count)
@@ -341,9 +362,7 @@ int net_write_ref(struct net_conn *conn, const uv_buf_t *bufs, unsigned count)
 
 size_t net_pending(const struct net_conn *conn)
 {
-        size_t queued = uv_stream_get_write_queue_size((const uv_stream_t *)&conn->tcp);
-
-        return conn->out_len + queued;
+        return conn->out_len + conn->tcp.write_queue_size;
 }
 
 bool net_moved(const struct net_conn *conn)

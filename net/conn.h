@@ -65,6 +65,7 @@ struct net_conn {
         struct net_loop *loop;
         uv_connect_t connect_req;
         uv_write_t write_req;
+        bool connecting;
         bool writing; /* write_req is in use */
         bool reading;
         bool armed; /* libuv reads: it is told to stop only when input comes that nobody wants */
