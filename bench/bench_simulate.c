@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a simulation costs: reading a trace, the reference model's table of caches (every rule that needs no
- * queue, caches of 1,000, 4,000 and 16,000 blocks, 8 replicas), a million requests of the same trace, and the
- * whole engines with the router's brain.
+ * queue, caches of 1,000, 4,000 and 16,000 blocks, 8 replicas), the whole engines with the router's brain, and
+ * a million requests of the same trace in either way.
  *
  *     bench_simulate [FILE]
  *
@@ -110,34 +110,14 @@ static void repeat(const struct sim_trace *trace, struct sim_trace *ret)
         ret->id_count *= times;
 }
 
-static void bench_million(const struct sim_trace *trace)
-{
-        struct sim_trace million;
-        struct sim_replay *replay;
-        struct sim_replay_options options = {.replicas = 8, .capacity_blocks = 4000, .load = 1};
-        struct sim_replay_result result;
-        double began;
-
-        repeat(trace, &million);
-        began = now_s();
-        replay = sim_replay_new(&million);
-        must(replay != NULL, "out of memory");
-        options.policy = SIM_REPLAY_COST_T;
-        must(sim_replay_run(replay, &options, &result), "out of memory");
-        printf("a million requests, queue  %8.1f ms   block hit %.4f\n", (now_s() - began) * 1e3,
-               result.block_hit);
-        sim_replay_free(replay);
-        sim_trace_fini(&million);
-}
-
 /* The trace at its own pace on eight engines, by the router's brain. */
-static void bench_engines(const struct sim_trace *trace)
+static void bench_engines(const struct sim_trace *trace, size_t policies)
 {
-        static const char *const policies[] = {"kv", "round_robin"};
+        static const char *const names[] = {"kv", "round_robin"};
 
-        for (size_t i = 0; i < 2; i++) {
+        for (size_t i = 0; i < policies; i++) {
                 struct sim_des_options options = {
-                        .policy = policies[i],
+                        .policy = names[i],
                         .replicas = 8,
                         .routers = 1,
                         .capacity_blocks = 4000,
@@ -155,13 +135,33 @@ static void bench_engines(const struct sim_trace *trace)
 
                 must(sim_des_run(trace, &options, &progress, &result, message, sizeof(message)), message);
                 took = now_s() - began;
-                printf("engines, %-11s       %8.1f ms   %.1f us a request, %" PRIu64
-                       " steps, %.0f times as fast as "
-                       "the clock\n",
-                       policies[i], took * 1e3, took * 1e6 / trace->row_count, result.steps,
+                printf("engines, %7u %-11s %6.0f ms   %.1f us a request, %" PRIu64
+                       " steps, %.0f times as fast as the clock\n",
+                       trace->row_count, names[i], took * 1e3, took * 1e6 / trace->row_count, result.steps,
                        result.end_s / took);
                 sim_des_result_fini(&result);
         }
+}
+
+static void bench_million(const struct sim_trace *trace)
+{
+        struct sim_trace million;
+        struct sim_replay *replay;
+        struct sim_replay_options options = {.replicas = 8, .capacity_blocks = 4000, .load = 1};
+        struct sim_replay_result result;
+        double began;
+
+        repeat(trace, &million);
+        began = now_s();
+        replay = sim_replay_new(&million);
+        must(replay != NULL, "out of memory");
+        options.policy = SIM_REPLAY_COST_T;
+        must(sim_replay_run(replay, &options, &result), "out of memory");
+        printf("a million requests, queue  %8.1f ms   block hit %.4f\n", (now_s() - began) * 1e3,
+               result.block_hit);
+        sim_replay_free(replay);
+        bench_engines(&million, 1);
+        sim_trace_fini(&million);
 }
 
 int main(int argc, char **argv)
@@ -178,8 +178,8 @@ int main(int argc, char **argv)
                 snprintf(path, sizeof(path), "%s/traces/conversation.jsonl.gz", TEST_DATA);
         read_trace(path, &trace);
         bench_table(&trace);
+        bench_engines(&trace, 2);
         bench_million(&trace);
-        bench_engines(&trace);
         sim_trace_fini(&trace);
         return 0;
 }

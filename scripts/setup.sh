@@ -25,6 +25,7 @@ libxxhash-dev|pc:libxxhash
 libyaml-dev|pc:yaml-0.1
 zlib1g-dev|pc:zlib
 libzstd-dev|pc:libzstd
+libzmq3-dev|pc:libzmq
 libcmocka-dev|pc:cmocka
 libllhttp-dev|pc:libllhttp
 libyyjson-dev|pc:yyjson
@@ -38,6 +39,7 @@ clang-format|cmd:clang-format
 cppcheck|cmd:cppcheck
 python3-pytest|dpkg
 python3-pytest-xdist|dpkg
+python3-msgpack|dpkg
 CHROMIUM|cmd:chromium-headless-shell
 '
 BENCH_PACKAGES='

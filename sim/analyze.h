@@ -12,9 +12,9 @@
 #include "analyze_account.h"
 #include "analyze_run.h"
 #include "buf.h"
+#include "verdict.h"
 
 #define SIM_ANALYZE_SHARES_MAX 1024u /* replicas */
-#define SIM_ANALYZE_HOURS      730.0 /* of a month */
 
 /* ---- the rungs ---------------------------------------------------------------------------------------- */
 
@@ -47,18 +47,6 @@ const struct sim_rung_kind *sim_rung_kind(enum sim_rung rung);
 double sim_rung_cpu_us(enum sim_rung_cpu cpu, double prompt_bytes);
 
 /* ---- verdicts ----------------------------------------------------------------------------------------- */
-
-enum sim_verdict { SIM_VERDICT_NO, SIM_VERDICT_MARGINAL, SIM_VERDICT_YES };
-const char *sim_verdict_name(enum sim_verdict verdict); /* "not justified", "marginal", "justified" */
-
-#define SIM_VERDICT_WORK_YES      0.10 /* less prefill work than the rung below */
-#define SIM_VERDICT_WORK_SOME     0.05
-#define SIM_VERDICT_CAPACITY_YES  0.20 /* more load at the target */
-#define SIM_VERDICT_CAPACITY_SOME 0.05
-/* Nothing queues: busy for less than the first, or for less than the second and fewer than the third wait. */
-#define SIM_VERDICT_IDLE_BUSY   0.10
-#define SIM_VERDICT_IDLE_CALM   0.30
-#define SIM_VERDICT_IDLE_WAITED 0.10
 
 struct sim_rung_row {
         const char *policy; /* the rule or policy that stands for the rung */

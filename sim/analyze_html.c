@@ -5,86 +5,16 @@
  */
 #include "analyze.h"
 #include "analyze_svg.h"
+#include "page.h"
 
 #include <math.h>
 #include <stdio.h>
 
 #define CURVE_POINTS 80
-#define CURVE_COLOUR 6u    /* behind those of the rungs */
-#define BIN_SHOWN    0.004 /* of the highest; less cannot be seen */
 #define LABEL_MAX    96
 #define TTFT_DECADES 2.5 /* of the plot of times, below its upper edge */
 
-static const char head[] =
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
-        "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">"
-        "<title>kvroute analyze</title><style>"
-        ":root{--ink:#1c2430;--soft:#5b6675;--line:#dde2e8;--paper:#fff;--back:#f4f6f8;--yes:#0b7a4b;--some:#"
-        "a35b00;"
-        "--no:#4b5563}"
-        "*{box-sizing:border-box}body{margin:0;background:var(--back);color:var(--ink);"
-        "font:15px/1.5 system-ui,-apple-system,\"Segoe UI\",Roboto,sans-serif}"
-        "main{max-width:1180px;margin:0 auto;padding:24px 20px 60px}"
-        "h1{font-size:1.1rem;font-weight:600;color:var(--soft);margin:0}"
-        "h2{font-size:1.05rem;margin:0 0 2px}h3{font-size:.95rem;margin:0}"
-        "section{background:var(--paper);border:1px solid var(--line);border-radius:10px;padding:18px 20px;"
-        "margin:16px 0}"
-        ".verdict{border-left:8px solid var(--no)}.verdict.v2{border-left-color:var(--yes)}"
-        ".verdict.v1{border-left-color:var(--some)}"
-        ".big{font-size:1.75rem;line-height:1.25;font-weight:700;margin:6px 0 12px}"
-        ".big.v2{color:var(--yes)}.big.v1{color:var(--some)}"
-        ".pill{display:inline-block;padding:1px 10px;border-radius:99px;color:#fff;background:var(--no);"
-        "font-size:.85rem;font-weight:600;white-space:nowrap}.pill.v2{background:var(--yes)}"
-        ".pill.v1{background:var(--some)}"
-        ".short{font-size:1.08rem;margin:0 0 12px;max-width:85ch}ul{margin:10px 0 "
-        "0;padding-left:20px}li{margin:5px 0;max-width:95ch}"
-        ".tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(200px,1fr));gap:12px;margin:16px 0}"
-        ".tile{background:var(--paper);border:1px solid var(--line);border-radius:10px;padding:12px 16px}"
-        ".tile b{display:block;font-size:1.35rem;line-height:1.3;white-space:nowrap}.tile "
-        "span{color:var(--soft);font-size:.88rem}"
-        ".plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));gap:16px}"
-        ".plots section{margin:0}.note{color:var(--soft);font-size:.88rem;margin:2px 0 8px}"
-        "svg{width:100%;height:auto;display:block}"
-        ".t{font-size:11px;fill:var(--soft)}.l{font-size:12px;fill:var(--ink)}.m{text-anchor:middle}"
-        ".e{text-anchor:end}.g{stroke:var(--line);fill:none}.a{stroke:var(--soft);fill:none}"
-        ".d{stroke:var(--ink);fill:none;stroke-dasharray:4 4;opacity:.6}"
-        ".s{fill:none;stroke-width:2;stroke-linejoin:round}.w{stroke-width:3.5}.h{stroke-dasharray:6 4}"
-        ".c0{stroke:#9aa3ad}.c1{stroke:#555e69}.c2{stroke:#e0a100}.c3{stroke:#c8501e}.c4{stroke:#0b62b0}"
-        ".c5{stroke:#12936a}.c6{stroke:#7b4fb3}"
-        ".f0{fill:#9aa3ad}.f1{fill:#555e69}.f2{fill:#e0a100}.f3{fill:#c8501e}.f4{fill:#0b62b0}.f5{fill:#"
-        "12936a}"
-        ".f6{fill:#7b4fb3}"
-        ".legend{display:flex;flex-wrap:wrap;gap:2px 16px;font-size:.85rem;color:var(--soft);margin:4px 0 "
-        "6px}"
-        ".legend svg{display:inline-block;width:22px;height:10px;margin-right:5px;vertical-align:middle}"
-        ".wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:.88rem}"
-        "th,td{padding:6px 8px;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}"
-        "th{color:var(--soft);font-weight:600;white-space:normal;vertical-align:bottom}td:first-child,th:"
-        "first-child{text-align:left}"
-        ".ops td,.ops th{text-align:left;white-space:normal;vertical-align:top}tr.us{background:#eef4fb}"
-        "@media print{body{background:#fff}section,.tile{break-inside:avoid}}"
-        "</style></head><body><main>";
-
 /* ---- the verdict -------------------------------------------------------------------------------------- */
-
-static void sentence(void *ctx, const char *text)
-{
-        struct sim_buf *buf = ctx;
-
-        sim_buf_puts(buf, "<li>");
-        sim_html_text(buf, text);
-        sim_buf_puts(buf, "</li>");
-}
-
-static void sentence_plain(void *ctx, const char *text)
-{
-        sim_html_text(ctx, text);
-}
-
-static void pill(struct sim_buf *buf, enum sim_verdict verdict)
-{
-        sim_buf_printf(buf, "<span class=\"pill v%d\">%s</span>", (int)verdict, sim_verdict_name(verdict));
-}
 
 static void verdict(const struct sim_report *report, struct sim_buf *buf)
 {
@@ -97,26 +27,17 @@ static void verdict(const struct sim_report *report, struct sim_buf *buf)
         sim_buf_printf(buf, "?</h1><p class=\"big v%d\">It is ", (int)best);
         sim_report_headline(report, buf);
         sim_buf_puts(buf, ".</p><p class=\"short\">");
-        sim_report_short(report, sentence_plain, buf);
+        sim_report_short(report, sim_page_plain, buf);
         sim_buf_puts(buf, "</p><div>Less prefill work: ");
-        pill(buf, row->by_work);
+        sim_page_verdict(buf, row->by_work);
         sim_buf_puts(buf, " &nbsp; More load at the same latency: ");
         if (report->idle)
                 sim_buf_puts(buf, "<span class=\"pill\">no verdict: nothing queues</span>");
         else
-                pill(buf, row->by_latency);
+                sim_page_verdict(buf, row->by_latency);
         sim_buf_puts(buf, "</div><ul>");
-        sim_report_reasons(report, sentence, buf);
+        sim_report_reasons(report, sim_page_item, buf);
         sim_buf_puts(buf, "</ul></section>");
-}
-
-static void tile(struct sim_buf *buf, const char *value, const char *what)
-{
-        sim_buf_puts(buf, "<div class=\"tile\"><b>");
-        sim_html_text(buf, value);
-        sim_buf_puts(buf, "</b><span>");
-        sim_html_text(buf, what);
-        sim_buf_puts(buf, "</span></div>");
 }
 
 static void duration(double seconds, char *ret, size_t size)
@@ -138,24 +59,24 @@ static void tiles(const struct sim_report *report, struct sim_buf *buf)
         sim_buf_puts(buf, "<div class=\"tiles\">");
         snprintf(value, sizeof(value), "%.1f → %.1f %%", 100 * turns->at_pace.token_hit,
                  100 * row->at_pace.token_hit);
-        tile(buf, value, "prompt tokens from cache: round robin → cache-aware");
+        sim_page_tile(buf, value, "prompt tokens from cache: round robin → cache-aware");
         sim_plot_number((turns->at_pace.none_s - turns->at_pace.saved_s) / 3600, before, sizeof(before));
         sim_plot_number((row->at_pace.none_s - row->at_pace.saved_s) / 3600, after, sizeof(after));
         snprintf(value, sizeof(value), "%s → %s h", before, after);
         snprintf(what, sizeof(what), "replica-hours of prefill, of %.2f without a cache", report->work_hours);
-        tile(buf, value, what);
+        sim_page_tile(buf, value, what);
         duration(turns->at_pace.ttft_p90, before, sizeof(before));
         duration(row->at_pace.ttft_p90, after, sizeof(after));
         snprintf(value, sizeof(value), "%s → %s", before, after);
-        tile(buf, value, "90th percentile of the time to first token, at the trace's pace");
+        sim_page_tile(buf, value, "90th percentile of the time to first token, at the trace's pace");
         snprintf(value, sizeof(value), "%.3g× → %.3g×", turns->capacity, row->capacity);
         snprintf(what, sizeof(what), "this traffic, carried within %.4g s", report->ttft_target_s);
-        tile(buf, value, what);
+        sim_page_tile(buf, value, what);
         sim_plot_number(account->prompt_tokens, before, sizeof(before));
         snprintf(value, sizeof(value), "%.0f", account->requests);
         snprintf(what, sizeof(what), "requests with %s prompt tokens in %.2f h; %u replicas, %s", before,
                  account->span_s / 3600, report->replicas, report->preset);
-        tile(buf, value, what);
+        sim_page_tile(buf, value, what);
         sim_buf_puts(buf, "</div>");
 }
 
@@ -168,18 +89,17 @@ static const char *stroke_of(unsigned rung)
 
 static void legend(struct sim_buf *buf, const char *curve)
 {
-        static const char *const line =
-                "<span><svg viewBox=\"0 0 22 10\" aria-hidden=\"true\"><path class=\"s c";
+        char text[LABEL_MAX];
 
         sim_buf_puts(buf, "<div class=\"legend\">");
         for (unsigned i = 0; i < SIM_RUNGS; i++) {
                 const struct sim_rung_kind *kind = sim_rung_kind((enum sim_rung)i);
 
-                sim_buf_printf(buf, "%s%u %s\" d=\"M0 5H22\"/></svg>%s %s</span>", line, i, stroke_of(i),
-                               kind->id, kind->name);
+                snprintf(text, sizeof(text), "%s %s", kind->id, kind->name);
+                sim_page_key_line(buf, i, stroke_of(i), text);
         }
         if (curve)
-                sim_buf_printf(buf, "%s%u\" d=\"M0 5H22\"/></svg>%s</span>", line, CURVE_COLOUR, curve);
+                sim_page_key_line(buf, SIM_PAGE_COLOUR_CURVE, "", curve);
         sim_buf_puts(buf, "</div>");
 }
 
@@ -216,7 +136,7 @@ static void plot_sizes(const struct sim_report *report, struct sim_buf *buf)
         legend(buf, "one cache for all");
         sim_plot_begin(&plot);
         sim_plot_mark(&plot, fleet, "today");
-        sim_plot_line(&plot, x, y, CURVE_POINTS, CURVE_COLOUR, "");
+        sim_plot_line(&plot, x, y, CURVE_POINTS, SIM_PAGE_COLOUR_CURVE, "");
         for (unsigned rung = 0; rung < SIM_RUNGS; rung++) {
                 for (unsigned i = 0; i < SIM_ANALYZE_SIZES; i++) {
                         x[i] = plots->sizes[i] * replicas;
@@ -260,55 +180,6 @@ static void plot_times(const struct sim_report *report, struct sim_buf *buf)
         for (unsigned rung = 0; rung < SIM_RUNGS; rung++)
                 sim_plot_line(&plot, plots->speeds, plots->p90[rung], SIM_ANALYZE_SPEEDS, rung,
                               stroke_of(rung));
-        sim_plot_end(&plot);
-        sim_buf_puts(buf, "</section>");
-}
-
-static void plot_bins(struct sim_buf *buf, const char *heading, const char *note, const char *none,
-                      const char *x_label, const char *y_label, const double *bins)
-{
-        struct sim_plot plot = {
-                .buf = buf,
-                .title = heading,
-                .x_label = x_label,
-                .y_label = y_label,
-                .x_plain = true,
-                .x_unit = "",
-                .y_unit = " %",
-        };
-        unsigned first = SIM_ACCOUNT_BINS, last = 0;
-        double most = 0, sum = 0;
-
-        for (unsigned i = 0; i < SIM_ACCOUNT_BINS; i++) {
-                sum += bins[i];
-                most = fmax(most, bins[i]);
-        }
-        for (unsigned i = 0; i < SIM_ACCOUNT_BINS; i++) {
-                if (bins[i] < BIN_SHOWN * most || bins[i] <= 0)
-                        continue;
-                first = i < first ? i : first;
-                last = i;
-        }
-        sim_buf_printf(buf, "<section><h2>%s</h2><p class=\"note\">%s</p>", heading, note);
-        if (sum <= 0) {
-                sim_buf_puts(buf, "<p>Nothing was used twice.</p></section>");
-                return;
-        }
-        plot.x_min = first;
-        plot.x_max = last + 1;
-        plot.y_max = 110 * most / sum;
-        sim_plot_begin(&plot);
-        for (unsigned i = first; i <= last; i++) {
-                char label[LABEL_MAX], number[32];
-
-                if (i > 10)
-                        snprintf(number, sizeof(number), "%.0f k", exp2(i - 11.0));
-                else
-                        snprintf(number, sizeof(number), "%.0f", exp2(i - 1.0));
-                snprintf(label, sizeof(label), "%s", i == 0 ? none : number);
-                sim_plot_bar(&plot, i + 0.06, i + 0.94, 100 * bins[i] / sum, SIM_RUNG_HEADLINE,
-                             i == 0 || (last - i) % 2 == 0 || last - first < 9 ? label : NULL);
-        }
         sim_plot_end(&plot);
         sim_buf_puts(buf, "</section>");
 }
@@ -426,12 +297,12 @@ static void verdict_cells(const struct sim_report *report, const struct sim_rung
 {
         sim_buf_puts(buf, "<td>");
         if (row != report->rungs)
-                pill(buf, row->by_work);
+                sim_page_verdict(buf, row->by_work);
         sim_buf_puts(buf, "</td><td>");
         if (row != report->rungs && report->idle)
                 sim_buf_puts(buf, "nothing queues");
         else if (row != report->rungs)
-                pill(buf, row->by_latency);
+                sim_page_verdict(buf, row->by_latency);
         sim_buf_puts(buf, "</td>");
 }
 
@@ -516,11 +387,26 @@ static void page_of(const struct sim_report *report, struct sim_buf *buf)
                 plot_sizes(report, buf);
                 plot_times(report, buf);
         }
-        plot_bins(buf, "How much do prompts share?",
-                  "Requests by the tokens at their beginning that were seen before.", "none",
-                  "tokens seen before, from", "requests", account->prefix_bins);
-        plot_bins(buf, "How soon is it used again?", "Reused blocks by the time since their last use.", "0",
-                  "seconds, from", "reused blocks", account->gap_bins);
+        sim_page_bins(buf, &(struct sim_page_bins){
+                                   .heading = "How much do prompts share?",
+                                   .note = "Requests by the tokens at their beginning that were seen before.",
+                                   .none = "none",
+                                   .nothing = "Nothing was used twice.",
+                                   .x_label = "tokens seen before, from",
+                                   .y_label = "requests",
+                                   .bins = account->prefix_bins,
+                                   .count = SIM_ACCOUNT_BINS,
+                           });
+        sim_page_bins(buf, &(struct sim_page_bins){
+                                   .heading = "How soon is it used again?",
+                                   .note = "Reused blocks by the time since their last use.",
+                                   .none = "0",
+                                   .nothing = "Nothing was used twice.",
+                                   .x_label = "seconds, from",
+                                   .y_label = "reused blocks",
+                                   .bins = account->gap_bins,
+                                   .count = SIM_ACCOUNT_BINS,
+                           });
         plot_spread(report, buf);
         plot_hot(report, buf);
         sim_buf_puts(buf, "</div>");
@@ -530,8 +416,8 @@ static void page_of(const struct sim_report *report, struct sim_buf *buf)
 
 void sim_report_html(const struct sim_report *reports, size_t count, struct sim_buf *buf)
 {
-        sim_buf_puts(buf, head);
+        sim_page_begin(buf, "kvroute analyze");
         for (size_t i = 0; i < count; i++)
                 page_of(&reports[i], buf);
-        sim_buf_puts(buf, "</main></body></html>\n");
+        sim_page_end(buf);
 }

@@ -6,7 +6,7 @@
 
 #define WIDTH  560.0
 #define HEIGHT 300.0
-#define LEFT   58.0 /* margins */
+#define LEFT   68.0 /* margins */
 #define RIGHT  16.0
 #define TOP    14.0
 #define BOTTOM 46.0
@@ -217,4 +217,9 @@ void sim_plot_bar(const struct sim_plot *plot, double x, double x_end, double y,
                                colour, left, top, right - left, HEIGHT - BOTTOM - top);
         if (label)
                 text_at(plot, (left + right) / 2, HEIGHT - BOTTOM + 16, "t m", label);
+}
+
+void sim_plot_value(const struct sim_plot *plot, double x, double x_end, double y, const char *text)
+{
+        text_at(plot, (x_of(plot, x) + x_of(plot, x_end)) / 2, fmax(y_of(plot, y), TOP) - 5, "l m", text);
 }

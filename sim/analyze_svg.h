@@ -33,6 +33,8 @@ void sim_plot_mark(const struct sim_plot *plot, double x, const char *label);
 /* From x to x_end, as high as y; the label below, and none when NULL. */
 void sim_plot_bar(const struct sim_plot *plot, double x, double x_end, double y, unsigned colour,
                   const char *label);
+/* A figure above a bar of these bounds. */
+void sim_plot_value(const struct sim_plot *plot, double x, double x_end, double y, const char *text);
 void sim_plot_end(const struct sim_plot *plot);
 
 /* 1500 as "1.5 k", 2048000 as "2.05 M": three digits, of what is not below 0. */

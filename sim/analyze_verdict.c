@@ -49,24 +49,28 @@ static double more_by(double before, double now)
         return now > 0 ? (double)INFINITY : (double)NAN;
 }
 
-static enum sim_verdict judge_work(const struct sim_rung_row *row, const struct sim_rung_row *least)
+enum sim_verdict sim_verdict_work(double next_gain, double best_gain, double more)
 {
-        enum sim_verdict next = level(row->work_gain, SIM_VERDICT_WORK_SOME, SIM_VERDICT_WORK_YES);
-        enum sim_verdict best = level(row->work_gain_best, SIM_VERDICT_WORK_SOME, SIM_VERDICT_WORK_YES);
+        enum sim_verdict next = level(next_gain, SIM_VERDICT_WORK_SOME, SIM_VERDICT_WORK_YES);
+        enum sim_verdict best = level(best_gain, SIM_VERDICT_WORK_SOME, SIM_VERDICT_WORK_YES);
 
         if (best >= next)
                 return next;
         if (best == SIM_VERDICT_MARGINAL)
                 return SIM_VERDICT_MARGINAL;
-        return more_by(least->capacity, row->capacity) >= SIM_VERDICT_CAPACITY_SOME ? SIM_VERDICT_MARGINAL
-                                                                                    : SIM_VERDICT_NO;
+        return more >= SIM_VERDICT_CAPACITY_SOME ? SIM_VERDICT_MARGINAL : SIM_VERDICT_NO;
+}
+
+enum sim_verdict sim_verdict_load(double gain)
+{
+        return level(gain, SIM_VERDICT_CAPACITY_SOME, SIM_VERDICT_CAPACITY_YES);
 }
 
 static void judge(struct sim_rung_row *rows, unsigned rung, bool idle, double span_s, uint32_t replicas)
 {
         struct sim_rung_row *row = &rows[rung];
         const struct sim_rung_row *next = row - 1, *least = rows, *fastest = rows;
-        double month = SIM_ANALYZE_HOURS * 3600 / fmax(span_s, 1e-3);
+        double month = SIM_VERDICT_HOURS * 3600 / fmax(span_s, 1e-3);
 
         for (unsigned i = 1; i < rung; i++) {
                 least = hours(&rows[i]) < hours(least) ? &rows[i] : least;
@@ -76,15 +80,14 @@ static void judge(struct sim_rung_row *rows, unsigned rung, bool idle, double sp
         row->work_gain_best = less_by(hours(least), hours(row));
         row->capacity_gain = more_by(next->capacity, row->capacity);
         row->capacity_gain_best = more_by(fastest->capacity, row->capacity);
-        row->by_work = judge_work(row, least);
-        row->by_latency =
-                idle ? SIM_VERDICT_NO
-                     : level(row->capacity_gain_best, SIM_VERDICT_CAPACITY_SOME, SIM_VERDICT_CAPACITY_YES);
+        row->by_work = sim_verdict_work(row->work_gain, row->work_gain_best,
+                                        more_by(least->capacity, row->capacity));
+        row->by_latency = idle ? SIM_VERDICT_NO : sim_verdict_load(row->capacity_gain_best);
         row->even_work_month = fmax(0, hours(next) - hours(row)) * month;
         row->saved_replicas = next->capacity > 0 && row->capacity > 0 && !idle
                                       ? replicas / next->capacity - replicas / row->capacity
                                       : (double)NAN;
-        row->even_latency_month = fmax(0, row->saved_replicas) * SIM_ANALYZE_HOURS;
+        row->even_latency_month = fmax(0, row->saved_replicas) * SIM_VERDICT_HOURS;
         if (isnan(row->saved_replicas))
                 row->even_latency_month = (double)NAN;
 }

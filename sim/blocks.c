@@ -20,6 +20,8 @@ struct sim_blocks {
         uint32_t count, mask;
         uint32_t free_count, named;
         uint64_t evictions;
+        void (*gone)(void *ctx, uint64_t key); /* or NULL */
+        void *ctx;
 };
 
 struct sim_blocks *sim_blocks_new(uint32_t count)
@@ -29,7 +31,7 @@ struct sim_blocks *sim_blocks_new(uint32_t count)
 
         if (!pool)
                 return NULL;
-        while (size < count)
+        while (size / 2 < count) /* short chains: every block that is handed out leaves one */
                 size *= 2;
         pool->blocks = calloc((size_t)count + 1, sizeof(*pool->blocks));
         pool->buckets = malloc(size * sizeof(*pool->buckets));
@@ -131,16 +133,24 @@ bool sim_blocks_take(struct sim_blocks *pool, const uint64_t *keys, uint32_t hit
                 if (pool->blocks[ret_ids[i]].references++ == 0)
                         queue_unlink(pool, ret_ids[i]);
         }
+        /* Where their keys are listed is somewhere else each time: fetched all at once, it is waited for once. */
+        for (uint32_t i = 0, id = pool->blocks[pool->count].next; i < fresh; i++) {
+                ret_ids[hits + i] = id;
+                if (pool->blocks[id].key)
+                        __builtin_prefetch(bucket_of(pool, pool->blocks[id].key));
+                id = pool->blocks[id].next;
+        }
         for (uint32_t i = 0; i < fresh; i++) {
-                uint32_t id = pool->blocks[pool->count].next;
+                uint32_t id = ret_ids[hits + i];
 
                 queue_unlink(pool, id);
                 if (pool->blocks[id].key) {
+                        if (pool->gone)
+                                pool->gone(pool->ctx, pool->blocks[id].key);
                         unname(pool, id);
                         pool->evictions++;
                 }
                 pool->blocks[id].references = 1;
-                ret_ids[hits + i] = id;
         }
         return true;
 }
@@ -167,6 +177,12 @@ void sim_blocks_release(struct sim_blocks *pool, const uint32_t *ids, uint32_t c
                         continue;
                 queue_insert(pool, ids[i], block->key ? pool->count : pool->blocks[pool->count].next);
         }
+}
+
+void sim_blocks_watch(struct sim_blocks *pool, void (*gone)(void *ctx, uint64_t key), void *ctx)
+{
+        pool->gone = gone;
+        pool->ctx = ctx;
 }
 
 void sim_blocks_flush(struct sim_blocks *pool)

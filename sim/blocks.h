@@ -39,6 +39,8 @@ KVR_MUST_USE bool sim_blocks_take(struct sim_blocks *blocks, const uint64_t *key
                                   uint32_t fresh, uint32_t *ret_ids);
 /* Makes a block in use findable under `key` (not 0). */
 void sim_blocks_name(struct sim_blocks *blocks, uint32_t id, uint64_t key);
+/* Tells of every block whose key is gone because its memory was handed out again: not of a flush. */
+void sim_blocks_watch(struct sim_blocks *blocks, void (*gone)(void *ctx, uint64_t key), void *ctx);
 /* Drops one reference from each block; ids in order from the head of the request. */
 void sim_blocks_release(struct sim_blocks *blocks, const uint32_t *ids, uint32_t count);
 /* Forgets every key. Blocks in use stay in use. */

@@ -11,6 +11,7 @@ int sim_bench_main(int argc, char **argv);
 int sim_demo_main(int argc, char **argv);
 int sim_simulate_main(int argc, char **argv);
 int sim_top_main(int argc, char **argv);
+int sim_report_main(int argc, char **argv);
 int sim_analyze_main(int argc, char **argv);
 
 #endif

@@ -86,6 +86,19 @@ double sim_cost_step_ms(const struct sim_cost *cost, const struct sim_step *step
         return base + prefill + decode;
 }
 
+void sim_cost_decode_init(const struct sim_cost *cost, const struct sim_step *step,
+                          struct sim_cost_decode *ret)
+{
+        *ret = (struct sim_cost_decode){
+                .base = fmax(0, cost->e),
+                .least = cost->decode_min - cost->e,
+                .batch = cost->f * step->decodes,
+                .usage = cost->h * step->usage,
+                .usage2 = cost->i * step->usage * step->usage,
+                .g = cost->g,
+        };
+}
+
 double sim_cost_prefill_ms(const struct sim_cost *cost, double new_tokens, double context)
 {
         struct sim_step step = {

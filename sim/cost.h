@@ -40,6 +40,22 @@ struct sim_step {
 
 /* Milliseconds of one step; 0 for an empty one. */
 double sim_cost_step_ms(const struct sim_cost *cost, const struct sim_step *step);
+/*
+ * Milliseconds of a step that only decodes, as sim_cost_step_ms has them to the last bit, for loops over many of
+ * them: what does not change with the context is worked out before.
+ */
+struct sim_cost_decode {
+        double base, least, batch, usage, usage2, g;
+};
+void sim_cost_decode_init(const struct sim_cost *cost, const struct sim_step *step,
+                          struct sim_cost_decode *ret);
+static inline double sim_cost_decode_ms(const struct sim_cost_decode *decode, double context)
+{
+        double ms = decode->batch + decode->g * context + decode->usage + decode->usage2;
+
+        return decode->base + (ms > decode->least ? ms : decode->least);
+}
+
 /* Milliseconds to prefill `new_tokens` on top of `context` alone, in one chunk: t(E, C). */
 double sim_cost_prefill_ms(const struct sim_cost *cost, double new_tokens, double context);
 

@@ -124,7 +124,8 @@ static bool dispatch(struct run *run, struct sim__des_request *request)
                 .prompt_tokens = row->input_tokens,
                 .output_tokens = row->output_tokens ? row->output_tokens : 1,
                 .keys = des->keys,
-                .key_count = row->input_tokens / des->trace->block_tokens,
+                .key_count =
+                        des->options->slots ? row->id_count : row->input_tokens / des->trace->block_tokens,
         };
         struct sim_job *job;
         enum kvr_status status;
@@ -188,7 +189,7 @@ static void on_end(struct run *run, struct sim__des_request *request)
         row_done(run, request->row);
 }
 
-static void on_engine(struct run *run, uint32_t number)
+static bool on_engine(struct run *run, uint32_t number)
 {
         struct sim__des *des = &run->des;
         struct sim_event event;
@@ -214,6 +215,7 @@ static void on_engine(struct run *run, uint32_t number)
                 }
         }
         des->next_ns[number] = sim_engine_next_ns(des->engines[number]);
+        return sim__des_events_collect(des, number);
 }
 
 /* ---- replicas that go and come --------------------------------------------------------------------------- */
@@ -222,6 +224,7 @@ static void counters_keep(struct sim__des *des, uint32_t replica)
 {
         struct sim_engine_counters now, *sum = &des->before[replica];
 
+        sim_engine_catch_up(des->engines[replica], des->now_ns);
         sim_engine_counters(des->engines[replica], &now);
         sum->preempted += now.preempted;
         sum->steps += now.steps;
@@ -254,6 +257,9 @@ static bool on_change(struct run *run, const struct change *change)
         if (change->up)
                 return true;
         counters_keep(des, change->replica);
+        if (!sim__des_events_collect(des, change->replica))
+                return false;
+        sim__des_events_restart(des, change->replica);
         sim_engine_restart(des->engines[change->replica], des->now_ns);
         des->next_ns[change->replica] = SIM_NEVER;
         for (uint32_t i = 0; i < des->trace->row_count; i++) {
@@ -323,6 +329,23 @@ static bool on_arrivals(struct run *run, uint64_t at_ns)
         return true;
 }
 
+/* Routers hear what was measured a while ago, or now. */
+static bool on_report(struct run *run, uint64_t heard_ns, uint64_t at_ns)
+{
+        struct sim__des *des = &run->des;
+
+        des->now_ns = at_ns;
+        if (heard_ns <= at_ns) {
+                sim__des_brain_report(des);
+                return true;
+        }
+        run->next_report_ns += run->report_ns;
+        if (sim__des_brain_measure(des))
+                return true;
+        snprintf(des->message, des->message_size, "out of memory");
+        return false;
+}
+
 static bool run_all(struct run *run)
 {
         struct sim__des *des = &run->des;
@@ -331,15 +354,17 @@ static bool run_all(struct run *run)
         while (good && (des->arrivals.left || run->in_flight)) {
                 uint32_t engine = soonest_engine(des);
                 uint64_t engine_ns = des->next_ns[engine], arrival_ns = sim__des_arrivals_next_ns(des);
-                uint64_t change_ns = next_change_ns(run);
+                uint64_t change_ns = next_change_ns(run), heard_ns = sim__des_brain_report_ns(des);
+                uint64_t report_ns = heard_ns < run->next_report_ns ? heard_ns : run->next_report_ns;
                 uint64_t other_ns = change_ns < arrival_ns ? change_ns : arrival_ns;
+                uint64_t event_ns = sim__des_events_next_ns(des);
 
-                if (engine_ns <= other_ns && engine_ns <= run->next_report_ns) {
-                        on_engine(run, engine);
-                } else if (run->next_report_ns <= other_ns) {
-                        des->now_ns = run->next_report_ns;
-                        run->next_report_ns += run->report_ns;
-                        sim__des_brain_report(des);
+                if (engine_ns <= other_ns && engine_ns <= report_ns && engine_ns <= event_ns) {
+                        good = on_engine(run, engine);
+                } else if (event_ns <= report_ns && event_ns <= other_ns) {
+                        good = sim__des_events_deliver(des);
+                } else if (report_ns <= other_ns) {
+                        good = on_report(run, heard_ns, report_ns);
                 } else if (change_ns <= arrival_ns) {
                         good = on_change(run, &run->changes[run->next_change++]);
                 } else {
@@ -419,6 +444,10 @@ static bool engines_init(struct sim__des *des)
                 .capacity_blocks = options->capacity_blocks,
                 .max_running = options->max_running,
                 .step_tokens = options->step_tokens,
+                .changes = options->events,
+                .quiet = true,
+                .slots = options->slots,
+                .slot_memory_tokens = (uint64_t)options->slot_memory_blocks * des->trace->block_tokens,
                 .cost = options->cost,
         };
 

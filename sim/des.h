@@ -8,7 +8,8 @@
  *                          └── load reports, every report_s ◄───────────────────────┘
  *
  * Everything that happens has a time in nanoseconds. What happens at one instant is done in this order:
- * engines (lowest number first), reports, arrivals (order of the trace). Chance comes from the seed, so equal
+ * engines (lowest number first), engines' messages, load reports, replicas lost and come back, arrivals (order
+ * of the trace). Chance comes from the seed, so equal
  * options give equal results, whatever runs beside them.
  */
 #ifndef KVROUTE_SIM_DES_H
@@ -17,6 +18,7 @@
 #include "cost.h"
 #include "des_rules.h"
 #include "replay.h"
+#include "slots.h"
 #include "stats.h"
 #include "trace.h"
 
@@ -25,6 +27,7 @@
 #define SIM_DES_REPLICAS_MAX 1024u
 #define SIM_DES_ROUTERS_MAX  64u
 #define SIM_DES_CAPACITY_MAX (1u << 24) /* blocks of one cache */
+#define SIM_DES_REPORTS_MAX  10000u     /* on their way to the routers at a time */
 
 /* What became of a row. */
 struct sim_des_record {
@@ -49,7 +52,14 @@ struct sim_des_options {
         double speed;             /* arrivals come so many times faster */
         struct sim_cost cost;
         uint32_t step_tokens, max_running;
-        double report_s; /* between two load reports of an engine; 0: none */
+        uint32_t slots; /* of each engine, which is then a llama.cpp server; 0: blocks as in vLLM */
+        uint32_t slot_memory_blocks; /* with slots: what its host memory holds, in blocks of the trace */
+        double report_s;             /* between two load reports of an engine; 0: none */
+        double report_delay_s;       /* from when a report is true to when routers have it */
+        bool events; /* routers go by what engines say they hold; not with slots, rules, token_ids */
+        double events_delay_s;  /* from the end of a step to when routers hear what it stored and gave away */
+        double events_lost;     /* share of these messages that a router does not get */
+        double events_replay_s; /* from when it notices that one is missing to when it has it; 0: never */
         bool token_ids; /* prompts go through the parser as a body of token ids, as they would in the proxy */
         bool sessions;  /* the router is told the session */
         bool closed_loop; /* a session's next request waits for the answer, then for the trace's pause */
@@ -65,11 +75,12 @@ struct sim_des_result {
         uint64_t prompt_tokens, cached_tokens, predicted_tokens;
         uint64_t blocks, cached_blocks, hits; /* whole blocks of prompts; requests with a hit */
         struct sim_samples ttft, tpot, e2e;   /* seconds; tpot per request, of its tokens behind the first */
-        double request_max_over_mean, request_cv; /* over replicas, of requests ... */
-        double work_max_over_mean, work_cv;       /* ... and of prompt tokens computed */
-        double hot_p95;                           /* of the same, see replay_windows.h; NAN without any */
-        double busy_mean, busy_max;               /* share of the time to the last end */
-        uint64_t evicted_blocks, preempted, steps;
+        double request_max_over_mean, request_cv;  /* over replicas, of requests ... */
+        double work_max_over_mean, work_cv;        /* ... and of prompt tokens computed */
+        double hot_p95;                            /* of the same, see replay_windows.h; NAN without any */
+        double busy_mean, busy_max;                /* share of the time to the last end */
+        uint64_t evicted_blocks, preempted, steps; /* with slots: sequences lost instead of blocks */
+        uint64_t messages, messages_lost, messages_replayed; /* of events, over all routers */
         double end_s; /* when the last answer ended, after the first arrival */
 };
 

@@ -52,6 +52,8 @@ static bool router_init(struct sim__des *des, struct sim__des_router *router)
                 /* What vLLM tells of itself, and kvroute mock after it: its null block counts. */
                 .capacity_tokens = ((uint64_t)options->capacity_blocks + 1) * des->trace->block_tokens - 1,
         };
+        /* A llama.cpp server tells how many slots it has, and not what its memory holds. */
+        struct kvr_replica_spec slots = {.cache = KVR_CACHE_SLOTS, .slots = options->slots};
         struct kvr_error error = {0};
         char name[16];
 
@@ -62,6 +64,8 @@ static bool router_init(struct sim__des *des, struct sim__des_router *router)
         }
         if (kvr_router_new(&settings, &env, &router->brain, &error) != KVR_OK)
                 goto failed;
+        if (options->slots)
+                spec = slots;
         spec.name = name;
         for (uint32_t i = 0; i < options->replicas; i++) {
                 snprintf(name, sizeof(name), "r%u", i);
@@ -73,6 +77,18 @@ static bool router_init(struct sim__des *des, struct sim__des_router *router)
 failed:
         snprintf(des->message, des->message_size, "%s", error.message);
         return false;
+}
+
+/* In ids that are looked at. */
+static size_t longest_prompt(const struct sim__des *des)
+{
+        uint32_t most = 1;
+
+        for (uint32_t i = 0; i < des->trace->row_count; i++) {
+                if (des->trace->rows[i].input_tokens > most)
+                        most = des->trace->rows[i].input_tokens;
+        }
+        return most < KVR_PROMPT_IDS_MAX ? most : KVR_PROMPT_IDS_MAX;
 }
 
 bool sim__des_brain_init(struct sim__des *des)
@@ -94,11 +110,20 @@ bool sim__des_brain_init(struct sim__des *des)
                 if (!router_init(des, &des->routers[i]))
                         return false;
         }
-        return true;
+        if (!des->options->events)
+                return true;
+        des->prompt_ids = malloc(longest_prompt(des) * sizeof(*des->prompt_ids));
+        if (!des->prompt_ids) {
+                snprintf(des->message, des->message_size, "out of memory");
+                return false;
+        }
+        return sim__des_events_init(des);
 }
 
 void sim__des_brain_fini(struct sim__des *des)
 {
+        sim__des_events_fini(des);
+        free(des->prompt_ids);
         for (uint32_t i = 0; des->routers && i < des->options->routers; i++) {
                 kvr_router_free(des->routers[i].brain);
                 free(des->routers[i].replicas);
@@ -107,6 +132,23 @@ void sim__des_brain_fini(struct sim__des *des)
         free(des->points);
         kvr_parser_free(des->parser);
         sim_buf_fini(&des->body);
+        for (uint32_t i = 0; i < des->reports.room; i++)
+                free(des->reports.ring[i]);
+        free(des->reports.ring);
+}
+
+/* Token ids as the engines' events have them. */
+static void fill_ids(const struct sim__des *des, const struct sim_trace_row *row, const uint64_t *ids)
+{
+        uint32_t block = des->trace->block_tokens;
+
+        for (uint32_t i = 0; i < row->id_count && (uint64_t)i * block < KVR_PROMPT_IDS_MAX; i++) {
+                uint32_t at = i * block, left = row->input_tokens - at, room = KVR_PROMPT_IDS_MAX - at;
+
+                left = left < room ? left : room;
+                sim__des_block_tokens(sim__des_key(ids[i]), left < block ? left : block,
+                                      des->prompt_ids + at);
+        }
 }
 
 /* A point at every block's end; with more blocks than a prompt may have points, at every second one, ... */
@@ -125,10 +167,17 @@ static void prompt_make(struct sim__des *des, uint32_t number, struct kvr_prompt
                         .end = end < row->input_tokens ? (uint32_t)end : row->input_tokens,
                 };
         }
+        if (des->prompt_ids)
+                fill_ids(des, row, ids);
         *ret = (struct kvr_prompt){
                 .api = KVR_API_COMPLETIONS,
                 .unit = KVR_UNIT_TOKENS,
                 .units = row->input_tokens,
+                .ids = des->prompt_ids,
+                .id_count = !des->prompt_ids                         ? 0
+                            : row->input_tokens < KVR_PROMPT_IDS_MAX ? row->input_tokens
+                                                                     : KVR_PROMPT_IDS_MAX,
+                .mappable = true,
                 .point_count = count,
                 .points = des->points,
                 .space = SPACE,
@@ -257,15 +306,71 @@ void sim__des_brain_change(const struct sim__des *des, uint32_t replica, bool up
         }
 }
 
-void sim__des_brain_report(struct sim__des *des)
+/* ---- load reports ------------------------------------------------------------------------------------- */
+
+static uint64_t delay_ns(const struct sim__des *des)
 {
-        for (uint32_t i = 0; i < des->options->replicas; i++) {
-                /* What vLLM's metrics have; the tokens that wait are not among them. */
-                struct kvr_load_report report = {
-                        .at_ns = des->now_ns,
+        return (uint64_t)(des->options->report_delay_s * 1e9 + 0.5);
+}
+
+static struct sim__des_report *reports_add(struct sim__des *des)
+{
+        struct sim__des_reports *reports = &des->reports;
+        uint32_t most = (uint32_t)(des->options->report_delay_s / des->options->report_s) + 2;
+        struct sim__des_report **place;
+
+        if (!reports->ring) {
+                reports->ring = calloc(most, sizeof(*reports->ring));
+                reports->room = reports->ring ? most : 0;
+        }
+        if (reports->count >= reports->room)
+                return NULL;
+        place = &reports->ring[(reports->head + reports->count) % reports->room];
+        if (!*place)
+                *place = malloc(sizeof(**place) + des->options->replicas * sizeof((*place)->of[0]));
+        reports->count += *place != NULL;
+        return *place;
+}
+
+bool sim__des_brain_measure(struct sim__des *des)
+{
+        struct sim__des_report *report = reports_add(des);
+
+        if (!report)
+                return false;
+        report->at_ns = des->now_ns;
+        for (uint32_t i = 0; i < des->options->replicas; i++)
+                report->of[i] = (struct sim__des_load){
                         .running = sim_engine_running(des->engines[i]),
                         .waiting = sim_engine_waiting(des->engines[i]),
-                        .kv_usage = sim_engine_usage(des->engines[i]),
+                        /* A llama.cpp server does not tell. */
+                        .usage = des->options->slots ? (double)NAN : sim_engine_usage(des->engines[i]),
+                };
+        return true;
+}
+
+uint64_t sim__des_brain_report_ns(const struct sim__des *des)
+{
+        const struct sim__des_reports *reports = &des->reports;
+
+        return reports->count ? reports->ring[reports->head]->at_ns + delay_ns(des) : SIM_NEVER;
+}
+
+void sim__des_brain_report(struct sim__des *des)
+{
+        struct sim__des_reports *reports = &des->reports;
+        const struct sim__des_report *measured = reports->ring[reports->head];
+
+        reports->head = (reports->head + 1) % reports->room;
+        reports->count--;
+        for (uint32_t i = 0; i < des->options->replicas; i++) {
+                const struct sim__des_load *load = &measured->of[i];
+                /* What vLLM's metrics have; the tokens that wait are not among them. */
+                struct kvr_load_report report = {
+                        .at_ns = measured->at_ns,
+                        .running = load->running,
+                        .waiting = load->waiting,
+                        .kv_usage = load->usage,
                         .waiting_tokens = (double)NAN,
                 };
 

@@ -22,7 +22,9 @@ struct sim__des_request {
         uint16_t tried[KVR_TRIED_MAX]; /* replicas that were lost under it */
 };
 
-/* Rows that wait for their session's turn to end are in a heap by time; the others come in the trace's order.
+/*
+ * Rows whose user waits for answers first are in a heap by time once those are there; the others come in the
+ * trace's order.
  */
 struct sim__des_due {
         uint64_t at_ns;
@@ -33,9 +35,28 @@ struct sim__des_arrivals {
         struct sim__des_due *heap;
         uint32_t count;
         uint32_t next_row; /* of those that are not in the heap */
-        uint32_t *next_of; /* per row: the next row of its session + 1 */
-        bool *later;       /* per row: it follows another one of its session */
-        uint32_t left;     /* rows that have not come yet */
+        uint32_t *waits;   /* per row: answers that it waits for; NULL: nothing waits */
+        bool *later;       /* per row: it waits, or has waited, for another one */
+        uint32_t *edge_of; /* per row: the first edge to a row that waits for it, + 1 */
+        struct sim__des_edge {
+                uint32_t row, next;
+        } * edges;
+        uint32_t edge_count;
+        uint32_t left; /* rows that have not come yet */
+};
+
+/* What all engines said of their load at one time, on its way to the routers. */
+struct sim__des_report {
+        uint64_t at_ns;
+        struct sim__des_load {
+                double running, waiting, usage;
+        } of[]; /* by replica */
+};
+
+/* Reports under way, oldest first, in a ring. */
+struct sim__des_reports {
+        struct sim__des_report **ring;
+        uint32_t head, count, room;
 };
 
 struct sim__des_router {
@@ -53,12 +74,16 @@ struct sim__des {
         struct sim__des_router *routers; /* NULL: a rule decides */
         struct sim__des_rules *rules;
         struct sim__des_request *requests; /* by row */
-        uint64_t *sent, *keys;
+        uint64_t *sent;
+        uint64_t *keys;                     /* room for those of one prompt */
         struct sim_engine_counters *before; /* sums of each engine up to its last restart */
         struct kvr_point *points;
         struct kvr_parser *parser; /* with token_ids */
         struct sim_buf body;
         struct sim_windows windows;
+        struct sim__des_reports reports;
+        struct sim__des_events *events;
+        uint32_t *prompt_ids; /* with events: of the row that is being sent */
         struct sim_des_result result;
         char *message;
         size_t message_size;
@@ -83,8 +108,28 @@ KVR_MUST_USE bool sim__des_brain_choose(struct sim__des *des, struct sim__des_re
 void sim__des_brain_settle(const struct sim__des *des, struct sim__des_request *request, enum kvr_end end);
 /* A replica is gone, or back with an empty cache. */
 void sim__des_brain_change(const struct sim__des *des, uint32_t replica, bool up);
-/* All engines' load, to all routers. */
+/* Measures all engines' load now; routers get it report_delay_s later. False: out of memory. */
+KVR_MUST_USE bool sim__des_brain_measure(struct sim__des *des);
+/* When the oldest report under way arrives, SIM_NEVER: none is. */
+uint64_t sim__des_brain_report_ns(const struct sim__des *des);
+/* It arrives. */
 void sim__des_brain_report(struct sim__des *des);
+
+/* ---- engine events (des_events.c): only with options->events ---- */
+
+/* False: the message is set. */
+KVR_MUST_USE bool sim__des_events_init(struct sim__des *des);
+void sim__des_events_fini(struct sim__des *des);
+/* Takes what the engine has to tell since the last time. False: the message is set. */
+KVR_MUST_USE bool sim__des_events_collect(struct sim__des *des, uint32_t replica);
+/* When a router hears something next, SIM_NEVER: nothing is on its way. */
+uint64_t sim__des_events_next_ns(const struct sim__des *des);
+/* It hears it. False: the message is set. */
+KVR_MUST_USE bool sim__des_events_deliver(struct sim__des *des);
+/* The engine has gone: what it had told is void. Routers have forgotten it. */
+void sim__des_events_restart(struct sim__des *des, uint32_t replica);
+/* The tokens that the events have for a block; one that is not whole has as many as there are. */
+void sim__des_block_tokens(uint64_t key, uint32_t count, uint32_t *ret);
 
 /* The key under which engines and routers know a block. Never 0. */
 uint64_t sim__des_key(uint64_t id);

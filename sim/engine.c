@@ -1,49 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine.h"
-#include "blocks.h"
+#include "engine_int.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct sim_job {
-        struct sim_job *prev, *next; /* waiting queue or running list */
-        void *tag;
-        uint32_t prompt_tokens, output_tokens, key_count;
-        uint32_t produced;    /* answer tokens so far */
-        uint32_t computed;    /* tokens whose state is in blocks */
-        uint32_t chunk;       /* tokens computed in the step under way */
-        uint32_t cached;      /* hit tokens of the first admission */
-        uint32_t block_count; /* blocks held */
-        uint32_t named;       /* leading blocks that have their key */
-        bool started, running, aborted;
-        uint32_t *blocks; /* behind keys, in the same allocation */
-        uint64_t keys[];
-};
-
-struct job_list {
-        struct sim_job *first, *last;
-        uint32_t count;
-};
-
-struct queued_event {
-        struct sim_event event;
-        struct sim_job *job; /* NULL: cancelled. Only compared, and freed behind its END */
-};
-
-struct sim_engine {
-        struct sim_engine_options options;
-        struct sim_blocks *blocks;
-        struct job_list waiting, running;
-        uint32_t aborted_running; /* aborted jobs that the step under way still holds */
-        uint64_t clock_ns;        /* how far the model has run */
-        uint64_t step_end_ns;
-        bool in_step;
-        struct queued_event *events;
-        size_t event_head, event_count, event_cap;
-        struct sim_engine_counters counters;
-};
-
-static void list_append(struct job_list *list, struct sim_job *job)
+void sim__engine_list_append(struct job_list *list, struct sim_job *job)
 {
         job->prev = list->last;
         job->next = NULL;
@@ -55,7 +17,7 @@ static void list_append(struct job_list *list, struct sim_job *job)
         list->count++;
 }
 
-static void list_prepend(struct job_list *list, struct sim_job *job)
+void sim__engine_list_prepend(struct job_list *list, struct sim_job *job)
 {
         job->prev = NULL;
         job->next = list->first;
@@ -67,7 +29,7 @@ static void list_prepend(struct job_list *list, struct sim_job *job)
         list->count++;
 }
 
-static void list_remove(struct job_list *list, struct sim_job *job)
+void sim__engine_list_remove(struct job_list *list, struct sim_job *job)
 {
         if (job->prev)
                 job->prev->next = job->next;
@@ -80,6 +42,40 @@ static void list_remove(struct job_list *list, struct sim_job *job)
         list->count--;
 }
 
+/* ---- changes of the cache ----------------------------------------------------------------------------- */
+
+void sim__engine_change(struct sim_engine *engine, struct sim_change change)
+{
+        if (engine->change_count == engine->change_cap) {
+                uint32_t cap = engine->change_cap ? engine->change_cap * 2 : 256;
+                struct sim_change *grown = realloc(engine->changes, cap * sizeof(*grown));
+
+                if (!grown) {
+                        engine->changes_lost = true;
+                        return;
+                }
+                engine->changes = grown;
+                engine->change_cap = cap;
+        }
+        engine->changes[engine->change_count++] = change;
+}
+
+static void block_gone(void *ctx, uint64_t key)
+{
+        sim__engine_change(ctx, (struct sim_change){.key = key, .removed = true});
+}
+
+uint32_t sim_engine_changes(struct sim_engine *engine, const struct sim_change **ret, bool *ret_lost)
+{
+        uint32_t count = engine->change_count;
+
+        *ret = engine->changes;
+        *ret_lost = engine->changes_lost;
+        engine->change_count = engine->changes_timed = 0;
+        engine->changes_lost = false;
+        return count;
+}
+
 struct sim_engine *sim_engine_new(const struct sim_engine_options *options)
 {
         struct sim_engine *engine = calloc(1, sizeof(*engine));
@@ -87,14 +83,20 @@ struct sim_engine *sim_engine_new(const struct sim_engine_options *options)
         if (!engine)
                 return NULL;
         engine->options = *options;
-        engine->blocks = sim_blocks_new(options->capacity_blocks);
+        if (options->slots)
+                engine->slots =
+                        sim_slots_new(options->slots, options->block_tokens, options->slot_memory_tokens);
+        else
+                engine->blocks = sim_blocks_new(options->capacity_blocks);
         /* Room for every event a step can give, so that a step never fails half-way. */
         engine->event_cap = 4 * (size_t)options->max_running + 16;
         engine->events = calloc(engine->event_cap, sizeof(*engine->events));
-        if (!engine->blocks || !engine->events) {
+        if ((!engine->blocks && !engine->slots) || !engine->events) {
                 sim_engine_free(engine);
                 return NULL;
         }
+        if (options->changes && engine->blocks)
+                sim_blocks_watch(engine->blocks, block_gone, engine);
         return engine;
 }
 
@@ -130,12 +132,14 @@ void sim_engine_free(struct sim_engine *engine)
         list_free(&engine->waiting);
         list_free(&engine->running);
         sim_blocks_free(engine->blocks);
+        sim_slots_free(engine->slots);
         free(engine->events);
+        free(engine->changes);
         free(engine);
 }
 
-static void push_event(struct sim_engine *engine, enum sim_event_kind kind, uint64_t at_ns,
-                       struct sim_job *job)
+void sim__engine_push_event(struct sim_engine *engine, enum sim_event_kind kind, uint64_t at_ns,
+                            struct sim_job *job)
 {
         struct queued_event *queued = &engine->events[engine->event_count++];
 
@@ -149,9 +153,12 @@ static void push_event(struct sim_engine *engine, enum sim_event_kind kind, uint
         };
 }
 
-static uint32_t blocks_for(const struct sim_engine *engine, uint32_t tokens)
+/* What one request may have of the cache. */
+static uint64_t tokens_most(const struct sim_engine *engine)
 {
-        return (tokens + engine->options.block_tokens - 1) / engine->options.block_tokens;
+        uint64_t tokens = (uint64_t)engine->options.capacity_blocks * engine->options.block_tokens;
+
+        return engine->slots ? tokens / engine->options.slots : tokens;
 }
 
 enum kvr_status sim_engine_submit(struct sim_engine *engine, uint64_t now_ns, const struct sim_submit *submit,
@@ -161,15 +168,17 @@ enum kvr_status sim_engine_submit(struct sim_engine *engine, uint64_t now_ns, co
         uint32_t max_blocks, keys;
         struct sim_job *job;
 
-        if (submit->prompt_tokens == 0 || submit->output_tokens == 0 ||
-            tokens > (uint64_t)engine->options.capacity_blocks * engine->options.block_tokens)
+        if (submit->prompt_tokens == 0 || submit->output_tokens == 0 || tokens > tokens_most(engine))
                 return KVR_E_LIMIT;
         if (engine->options.max_waiting && engine->waiting.count >= engine->options.max_waiting) {
                 engine->counters.refused++;
                 return KVR_E_BUSY;
         }
-        max_blocks = blocks_for(engine, (uint32_t)tokens);
+        sim_engine_catch_up(engine, now_ns);
+        max_blocks = sim__engine_blocks_for(engine, (uint32_t)tokens);
         keys = submit->key_count < max_blocks ? submit->key_count : max_blocks;
+        if (engine->slots)
+                max_blocks = 0;
         job = calloc(1, sizeof(*job) + keys * sizeof(job->keys[0]) + max_blocks * sizeof(job->blocks[0]));
         if (!job)
                 return KVR_E_NOMEM;
@@ -183,15 +192,18 @@ enum kvr_status sim_engine_submit(struct sim_engine *engine, uint64_t now_ns, co
         if (!engine->in_step && engine->running.count == 0 && engine->waiting.count == 0 &&
             engine->clock_ns < now_ns)
                 engine->clock_ns = now_ns;
-        list_append(&engine->waiting, job);
+        sim__engine_list_append(&engine->waiting, job);
         engine->counters.submitted++;
         *ret_job = job;
         return KVR_OK;
 }
 
-static void release(struct sim_engine *engine, struct sim_job *job)
+void sim__engine_release(struct sim_engine *engine, struct sim_job *job)
 {
-        sim_blocks_release(engine->blocks, job->blocks, job->block_count);
+        if (!engine->slots)
+                sim_blocks_release(engine->blocks, job->blocks, job->block_count);
+        else if (job->running)
+                sim_slots_finish(engine->slots, job->slot, job->computed);
         job->block_count = 0;
         job->named = 0;
         job->computed = 0;
@@ -213,223 +225,16 @@ void sim_engine_abort(struct sim_engine *engine, struct sim_job *job)
         }
         engine->counters.aborted++;
         if (!job->running) {
-                list_remove(&engine->waiting, job);
+                sim__engine_list_remove(&engine->waiting, job);
                 free(job);
         } else if (engine->in_step && job->chunk) {
                 job->aborted = true;
                 engine->aborted_running++;
         } else {
-                release(engine, job);
-                list_remove(&engine->running, job);
+                sim__engine_release(engine, job);
+                sim__engine_list_remove(&engine->running, job);
                 free(job);
         }
-}
-
-/* ---- one step ----------------------------------------------------------------------------------------- */
-
-static bool grow(struct sim_engine *engine, struct sim_job *job, uint32_t tokens)
-{
-        uint32_t need = blocks_for(engine, tokens);
-
-        if (need <= job->block_count)
-                return true;
-        if (!sim_blocks_take(engine->blocks, NULL, 0, need - job->block_count,
-                             job->blocks + job->block_count))
-                return false;
-        job->block_count = need;
-        return true;
-}
-
-static void name_blocks(struct sim_engine *engine, struct sim_job *job, uint32_t tokens)
-{
-        uint32_t full = tokens / engine->options.block_tokens;
-
-        if (engine->options.no_prefix_cache)
-                return;
-        for (; job->named < full && job->named < job->key_count; job->named++)
-                sim_blocks_name(engine->blocks, job->blocks[job->named], job->keys[job->named]);
-}
-
-static void preempt(struct sim_engine *engine, struct sim_job *job)
-{
-        release(engine, job);
-        job->running = false;
-        job->chunk = 0;
-        list_remove(&engine->running, job);
-        list_prepend(&engine->waiting, job);
-        engine->counters.preempted++;
-}
-
-/* Room for `tokens` of a running job; takes it from younger ones, at last from the job itself: then false. */
-static bool make_room(struct sim_engine *engine, struct sim_job *job, uint32_t tokens)
-{
-        struct sim_job *victim = engine->running.last;
-
-        while (!grow(engine, job, tokens)) {
-                struct sim_job *elder = victim ? victim->prev : NULL;
-
-                if (!victim || victim == job) {
-                        preempt(engine, job);
-                        return false;
-                }
-                preempt(engine, victim);
-                victim = elder;
-        }
-        return true;
-}
-
-static uint32_t missing_tokens(const struct sim_job *job)
-{
-        return job->prompt_tokens + job->produced - job->computed;
-}
-
-static bool is_decoding(const struct sim_job *job)
-{
-        return job->produced > 0 && missing_tokens(job) == 1;
-}
-
-static uint32_t schedule_running(struct sim_engine *engine, uint32_t budget)
-{
-        for (struct sim_job *job = engine->running.first; job;) {
-                struct sim_job *next;
-                uint32_t chunk = missing_tokens(job);
-
-                chunk = chunk < budget ? chunk : budget;
-                if (chunk && make_room(engine, job, job->computed + chunk)) {
-                        name_blocks(engine, job, job->computed + chunk);
-                        job->chunk = chunk;
-                        budget -= chunk;
-                        next = job->next;
-                } else {
-                        /* No budget: later ones may not overtake. Preempted: it was the last. */
-                        next = NULL;
-                }
-                job = next;
-        }
-        return budget;
-}
-
-uint32_t sim_engine_match(const struct sim_engine *engine, const uint64_t *keys, uint32_t key_count,
-                          uint32_t prompt_tokens)
-{
-        uint32_t most = (prompt_tokens - 1) / engine->options.block_tokens;
-
-        if (engine->options.no_prefix_cache)
-                return 0;
-        most = most < key_count ? most : key_count;
-        return sim_blocks_match(engine->blocks, keys, most) * engine->options.block_tokens;
-}
-
-/* True if the request at the head of the queue could be admitted. */
-static bool admit(struct sim_engine *engine, struct sim_job *job, uint32_t *budget)
-{
-        uint32_t tokens = job->prompt_tokens + job->produced;
-        uint32_t hit = sim_engine_match(engine, job->keys, job->key_count, tokens);
-        uint32_t chunk = tokens - hit, hit_blocks = hit / engine->options.block_tokens;
-
-        chunk = chunk < *budget ? chunk : *budget;
-        if (!sim_blocks_take(engine->blocks, job->keys, hit_blocks,
-                             blocks_for(engine, hit + chunk) - hit_blocks, job->blocks))
-                return false;
-        job->block_count = blocks_for(engine, hit + chunk);
-        job->named = hit_blocks;
-        job->computed = hit;
-        job->chunk = chunk;
-        job->running = true;
-        list_remove(&engine->waiting, job);
-        list_append(&engine->running, job);
-        name_blocks(engine, job, hit + chunk);
-        *budget -= chunk;
-        if (!job->started) {
-                job->started = true;
-                job->cached = hit < job->prompt_tokens ? hit : job->prompt_tokens - 1;
-                engine->counters.prompt_tokens += job->prompt_tokens;
-                engine->counters.cached_tokens += job->cached;
-                push_event(engine, SIM_EVENT_START, engine->clock_ns, job);
-        }
-        return true;
-}
-
-static uint64_t step_ns(const struct sim_engine *engine)
-{
-        struct sim_step step = {.usage = sim_engine_usage(engine)};
-
-        for (const struct sim_job *job = engine->running.first; job; job = job->next) {
-                if (job->chunk == 0)
-                        continue;
-                if (is_decoding(job)) {
-                        step.decodes++;
-                        step.decode_context += job->computed;
-                } else {
-                        step.chunks++;
-                        step.new_tokens += job->chunk;
-                        step.context_tokens += job->computed;
-                        step.cross += (double)job->chunk * job->computed;
-                }
-        }
-        return (uint64_t)(sim_cost_step_ms(&engine->options.cost, &step) * 1e6 + 0.5);
-}
-
-static void step_start(struct sim_engine *engine)
-{
-        uint32_t preempted = (uint32_t)engine->counters.preempted;
-        uint32_t budget = schedule_running(engine, engine->options.step_tokens);
-        uint64_t duration;
-
-        /* As in vLLM: when requests had to give way, nobody new comes in. */
-        if (preempted == (uint32_t)engine->counters.preempted) {
-                while (budget && engine->waiting.first &&
-                       engine->running.count < engine->options.max_running) {
-                        if (!admit(engine, engine->waiting.first, &budget))
-                                break;
-                }
-        }
-        duration = step_ns(engine);
-        /* A model without a base time could give 0, and a host that waits for an event would never see time
-         * pass. */
-        engine->step_end_ns = engine->clock_ns + (duration ? duration : 1);
-        engine->in_step = true;
-        engine->counters.steps++;
-        engine->counters.busy_ns += engine->step_end_ns - engine->clock_ns;
-}
-
-static void finish(struct sim_engine *engine, struct sim_job *job)
-{
-        release(engine, job);
-        list_remove(&engine->running, job);
-        engine->counters.finished++;
-        push_event(engine, SIM_EVENT_END, engine->clock_ns, job);
-}
-
-static void step_end(struct sim_engine *engine)
-{
-        struct sim_job *next;
-
-        engine->clock_ns = engine->step_end_ns;
-        engine->in_step = false;
-        for (struct sim_job *job = engine->running.first; job; job = next) {
-                next = job->next;
-                if (job->chunk == 0)
-                        continue;
-                if (!is_decoding(job))
-                        engine->counters.computed_tokens += job->chunk;
-                job->computed += job->chunk;
-                job->chunk = 0;
-                if (job->aborted) {
-                        release(engine, job);
-                        list_remove(&engine->running, job);
-                        free(job);
-                        continue;
-                }
-                if (missing_tokens(job) > 0)
-                        continue;
-                job->produced++;
-                engine->counters.output_tokens++;
-                push_event(engine, SIM_EVENT_TOKEN, engine->clock_ns, job);
-                if (job->produced == job->output_tokens)
-                        finish(engine, job);
-        }
-        engine->aborted_running = 0;
 }
 
 static bool has_work(const struct sim_engine *engine)
@@ -452,9 +257,9 @@ bool sim_engine_next(struct sim_engine *engine, uint64_t until_ns, struct sim_ev
                 }
                 engine->event_head = engine->event_count = 0;
                 if (!engine->in_step && has_work(engine) && engine->clock_ns <= until_ns)
-                        step_start(engine);
+                        sim__engine_step_start(engine);
                 else if (engine->in_step && engine->step_end_ns <= until_ns)
-                        step_end(engine);
+                        sim__engine_step_end(engine);
                 else
                         break;
         }
@@ -472,17 +277,20 @@ uint64_t sim_engine_next_ns(struct sim_engine *engine)
         return engine->in_step ? engine->step_end_ns : engine->clock_ns;
 }
 
-bool sim_engine_flush(struct sim_engine *engine)
-{
-        if (sim_blocks_in_use(engine->blocks))
-                return false;
-        sim_blocks_flush(engine->blocks);
-        return true;
-}
-
 void sim_engine_drop_cache(struct sim_engine *engine)
 {
-        sim_blocks_flush(engine->blocks);
+        if (engine->slots)
+                sim_slots_clear(engine->slots);
+        else
+                sim_blocks_flush(engine->blocks);
+}
+
+bool sim_engine_flush(struct sim_engine *engine)
+{
+        if (engine->slots ? sim_slots_busy(engine->slots) : sim_blocks_in_use(engine->blocks))
+                return false;
+        sim_engine_drop_cache(engine);
+        return true;
 }
 
 void sim_engine_restart(struct sim_engine *engine, uint64_t now_ns)
@@ -492,10 +300,10 @@ void sim_engine_restart(struct sim_engine *engine, uint64_t now_ns)
         events_drop(engine);
         for (size_t i = 0; i < 2; i++) {
                 for (struct sim_job *job = lists[i]->first; job; job = job->next)
-                        release(engine, job);
+                        sim__engine_release(engine, job);
                 list_free(lists[i]);
         }
-        sim_blocks_flush(engine->blocks);
+        sim_engine_drop_cache(engine);
         engine->aborted_running = 0;
         engine->in_step = false;
         engine->clock_ns = engine->clock_ns > now_ns ? engine->clock_ns : now_ns;
@@ -512,8 +320,33 @@ uint32_t sim_engine_waiting(const struct sim_engine *engine)
         return engine->waiting.count;
 }
 
+uint32_t sim_engine_match(const struct sim_engine *engine, const uint64_t *keys, uint32_t key_count,
+                          uint32_t prompt_tokens)
+{
+        uint32_t most = (prompt_tokens - 1) / engine->options.block_tokens;
+
+        if (engine->options.no_prefix_cache)
+                return 0;
+        if (engine->slots)
+                return sim_slots_match(engine->slots, keys, key_count, prompt_tokens);
+        most = most < key_count ? most : key_count;
+        return sim_blocks_match(engine->blocks, keys, most) * engine->options.block_tokens;
+}
+
+/* Slots in use, of the context that each of them has. */
+static double slots_usage(const struct sim_engine *engine)
+{
+        uint64_t tokens = 0;
+
+        for (const struct sim_job *job = engine->running.first; job; job = job->next)
+                tokens += job->computed;
+        return (double)tokens / ((double)engine->options.capacity_blocks * engine->options.block_tokens);
+}
+
 double sim_engine_usage(const struct sim_engine *engine)
 {
+        if (engine->slots)
+                return slots_usage(engine);
         return (double)sim_blocks_in_use(engine->blocks) / sim_blocks_count(engine->blocks);
 }
 
@@ -522,20 +355,22 @@ uint64_t sim_engine_pending_tokens(const struct sim_engine *engine)
         uint64_t tokens = 0;
 
         for (const struct sim_job *job = engine->waiting.first; job; job = job->next)
-                tokens += missing_tokens(job);
+                tokens += sim__engine_missing(job);
         for (const struct sim_job *job = engine->running.first; job; job = job->next)
-                tokens += is_decoding(job) ? 0 : missing_tokens(job);
+                tokens += sim__engine_decodes(job) ? 0 : sim__engine_missing(job);
         return tokens;
 }
 
 uint32_t sim_engine_cached_blocks(const struct sim_engine *engine)
 {
+        if (engine->slots)
+                return (uint32_t)(sim_slots_tokens(engine->slots) / engine->options.block_tokens);
         return sim_blocks_named(engine->blocks);
 }
 
 uint64_t sim_engine_evictions(const struct sim_engine *engine)
 {
-        return sim_blocks_evictions(engine->blocks);
+        return engine->slots ? sim_slots_dropped(engine->slots) : sim_blocks_evictions(engine->blocks);
 }
 
 void sim_engine_counters(const struct sim_engine *engine, struct sim_engine_counters *ret)

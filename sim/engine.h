@@ -21,6 +21,14 @@
  *  5. Without a block for its next token the youngest running request goes back to the head of the queue
  *     and begins anew.
  *
+ * With `slots` the cache is that of a llama.cpp server instead (slots.h): a request takes an idle slot as soon as
+ * there is one, reuses what it finds there, and leaves prompt and answer in it. Each slot has an equal part of the
+ * cache to itself; nothing has to give way. In a step answers come first, then prompts in the order in which
+ * they got their slots.
+ *
+ * With `quiet` the engine may be ahead of the host: sim_engine_next_ns is then the end of several steps. What is
+ * told, and what is computed when, is the same.
+ *
  * Time is in nanoseconds on the host's virtual clock and never goes back. Owner thread only. Cost:
  * O(running) a step.
  */
@@ -42,6 +50,11 @@ struct sim_engine_options {
         uint32_t max_waiting;     /* more are refused; 0: no limit */
         uint32_t step_tokens;     /* token budget of a step */
         bool no_prefix_cache;
+        uint32_t slots;              /* 0: blocks */
+        uint64_t slot_memory_tokens; /* of sequences in host memory, with slots */
+        bool changes;                /* what the cache stores and gives away is written down, without slots */
+        bool quiet; /* of tokens only an answer's first is told: steps in which nothing else happens are taken
+                       together, and cost next to nothing */
         struct sim_cost cost; /* copied */
 };
 
@@ -51,7 +64,8 @@ struct sim_submit {
         uint32_t output_tokens; /* at least 1 */
         /*
          * Keys of the whole blocks, first to last (not 0; each stands for the prefix up to its end),
-         * copied. May go on over the answer's blocks; blocks beyond key_count are never findable.
+         * copied. May go on over the answer's blocks; blocks beyond key_count are never findable. With slots
+         * they end with the prompt, with its last block even if that is not full.
          */
         const uint64_t *keys;
         uint32_t key_count;
@@ -69,6 +83,13 @@ struct sim_event {
         void *tag;
         uint32_t cached_tokens; /* prompt tokens that were not computed; all kinds */
         uint32_t token;         /* SIM_EVENT_TOKEN: number from 0 */
+};
+
+/* A block became findable, or a copy of it is gone. vLLM tells so in its KV events, behind the step. */
+struct sim_change {
+        uint64_t at_ns;       /* end of the step in which it happened */
+        uint64_t key, parent; /* of the block before it, 0: it begins a prompt; only when stored */
+        bool removed;
 };
 
 /* Sums since the last restart. */
@@ -92,14 +113,21 @@ void sim_engine_free(struct sim_engine *engine);
  */
 KVR_MUST_USE enum kvr_status sim_engine_submit(struct sim_engine *engine, uint64_t now_ns,
                                                const struct sim_submit *submit, struct sim_job **ret_job);
-/* No more events for it. A step that it takes part in goes on to its end, and what that computes stays
+/*
+ * Changes since the last call, oldest first; they are forgotten with this call, and live until the next one of
+ * any function of this engine. *ret_lost: memory was short, and some are missing.
+ */
+uint32_t sim_engine_changes(struct sim_engine *engine, const struct sim_change **ret, bool *ret_lost);
+/* With `quiet`: takes back steps that begin later, so that counters and usage are those of now_ns. */
+void sim_engine_catch_up(struct sim_engine *engine, uint64_t now_ns);
+/* No more events for it; with `quiet`, catch up first. A step that it takes part in goes on to its end, and what that computes stays
  * cached. */
 void sim_engine_abort(struct sim_engine *engine, struct sim_job *job);
 /*
  * Runs the model up to until_ns and gives the next event that is due by then, in order of time; false: none.
  */
 KVR_MUST_USE bool sim_engine_next(struct sim_engine *engine, uint64_t until_ns, struct sim_event *ret);
-/* When the next event can come (the end of the running step), SIM_NEVER when idle. */
+/* When the next event can come (the end of the running step or steps), SIM_NEVER when idle. */
 uint64_t sim_engine_next_ns(struct sim_engine *engine);
 
 /* Forgets all cached prefixes, as an engine's cache reset does: only when no block is in use, else false. */
@@ -115,7 +143,9 @@ double sim_engine_usage(const struct sim_engine *engine); /* share of blocks in 
 /* Prompt tokens of waiting and running requests that are still to be computed (waiting ones without regard to
  * hits). */
 uint64_t sim_engine_pending_tokens(const struct sim_engine *engine);
-uint32_t sim_engine_cached_blocks(const struct sim_engine *engine);
+uint32_t sim_engine_cached_blocks(
+        const struct sim_engine *engine); /* with slots: what they and memory hold */
+/* Named blocks whose memory was handed out again; with slots: sequences that memory had no room for. */
 uint64_t sim_engine_evictions(const struct sim_engine *engine);
 void sim_engine_counters(const struct sim_engine *engine, struct sim_engine_counters *ret);
 /* Tokens of this prompt that an admission now would reuse. For tests and oracles. */

@@ -99,6 +99,10 @@ void mock_pump(struct sim_mock *mock)
         run_due(mock, now_ms);
         while (sim_engine_next(mock->engine, mock_virtual_ns(mock), &event))
                 mock_infer_event(mock, &event);
+        if (mock->events) {
+                mock_events_take(mock->events, mock->engine);
+                mock_events_publish(mock->events, mock_virtual_ns(mock));
+        }
         next_ns = sim_engine_next_ns(mock->engine);
         now_ns = mock_virtual_ns(mock);
         mock->pumping = false;
@@ -180,6 +184,7 @@ static int serve(struct sim_mock *mock)
 
 static void mock_free(struct sim_mock *mock)
 {
+        mock_events_close(mock->events);
         if (mock->stored)
                 mock_stored_clear(mock);
         free(mock->stored);
@@ -207,13 +212,25 @@ struct sim_mock *sim_mock_new(struct net_loop *loop, struct sockaddr_storage *ad
         mock->epoch_ns = uv_hrtime();
         mock->started = (int64_t)time(NULL);
         sim_fault_init(&mock->fault);
-        mock->engine = sim_engine_new(&options->engine);
+        mock->options.engine.changes = options->events.endpoint && options->events.endpoint[0];
+        mock->engine = sim_engine_new(&mock->options.engine);
         mock->base_model = strndup(options->models, strcspn(options->models, ","));
         if (options->store_responses)
                 mock->stored = calloc(MOCK_STORED_MAX, sizeof(*mock->stored));
         if (!mock->engine || !mock->base_model || (options->store_responses && !mock->stored) ||
             !sim_records_init(&mock->records, options->record_max, options->record_bodies))
                 goto fail;
+        if (mock->options.engine.changes) {
+                const char *why;
+
+                mock->events = mock_events_new(loop, &options->events, options->engine.block_tokens,
+                                               options->engine.capacity_blocks, &why);
+                if (!mock->events) {
+                        fprintf(stderr, "kvroute mock: events %s: %s\n", options->events.endpoint, why);
+                        error = UV_EINVAL;
+                        goto fail;
+                }
+        }
         error = serve(mock);
         if (error)
                 goto fail;
@@ -303,6 +320,10 @@ void sim_mock_restart(struct sim_mock *mock, uint32_t down_ms)
         if (mock->server)
                 net_server_drop_all(mock->server);
         sim_engine_restart(mock->engine, mock_virtual_ns(mock));
+        if (mock->events) {
+                mock_events_take(mock->events, mock->engine);
+                mock_events_restart(mock->events, down_ms);
+        }
         if (mock->stored)
                 mock_stored_clear(mock);
         memset(&mock->ttft, 0, sizeof(mock->ttft));

@@ -8,6 +8,7 @@
 
 #include "engine.h"
 #include "fault.h"
+#include "mock_events.h"
 #include "net/conn.h"
 
 struct sim_mock;
@@ -23,6 +24,7 @@ struct sim_mock_options {
         bool store_responses;       /* Responses can be continued and fetched by id */
         uint32_t keep_alive_ms;     /* idle connections are closed after; 0: never */
         size_t body_bytes_max;
+        struct mock_events_options events; /* endpoint NULL or empty: it publishes none */
         uint32_t record_max;
         bool record_bodies;
 };

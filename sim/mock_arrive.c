@@ -129,6 +129,15 @@ static bool plan(struct mock_request *request)
         return true;
 }
 
+/* Its model, unless that is the base model. */
+static struct kvr_slice adapter_of(const struct mock_request *request)
+{
+        struct kvr_slice model = request->parsed.model;
+
+        return model.len == 0 || sim_slice_is(model, request->mock->base_model) ? (struct kvr_slice){0}
+                                                                                : model;
+}
+
 static bool submit(struct mock_request *request, uint64_t space)
 {
         struct sim_mock *mock = request->mock;
@@ -145,6 +154,9 @@ static bool submit(struct mock_request *request, uint64_t space)
 
         if (keys && !tokens->failed) {
                 order.key_count = sim_block_keys(space, tokens->ids, tokens->len, block, keys);
+                if (mock->events)
+                        mock_events_learn(mock->events, keys, order.key_count, tokens->ids,
+                                          adapter_of(request), request->parsed.salt);
                 mock_pump(mock); /* the model must have come to now */
                 status = sim_engine_submit(mock->engine, mock_virtual_ns(mock), &order, &request->job);
         }

@@ -142,6 +142,21 @@ static void match(struct sim_mock *mock, struct net_exchange *exchange, struct k
         mock_respond(mock, exchange, 200, &mock->buf);
 }
 
+static void events(struct sim_mock *mock, struct net_exchange *exchange, bool order)
+{
+        char message[240];
+
+        mock_pump(mock);
+        if (order &&
+            !mock_events_order(mock->events, net_exchange_body(exchange), message, sizeof(message))) {
+                bad(mock, exchange, 400, message);
+                return;
+        }
+        sim_buf_reset(&mock->buf);
+        mock_events_write(mock->events, &mock->buf);
+        mock_respond(mock, exchange, 200, &mock->buf);
+}
+
 bool mock_control(struct sim_mock *mock, struct net_exchange *exchange)
 {
         static const char prefix[] = "/mock/";
@@ -162,6 +177,8 @@ bool mock_control(struct sim_mock *mock, struct net_exchange *exchange)
         } else if (post && sim_slice_is(path, "flush")) {
                 sim_engine_drop_cache(mock->engine);
                 net_respond(exchange, 200, MOCK_JSON, MOCK_SERVER, sim_slice("{}"));
+        } else if (mock->events && sim_slice_is(path, "events") && (get || post)) {
+                events(mock, exchange, post);
         } else if (get && sim_slice_is(path, "requests")) {
                 requests(mock, exchange, head->query);
         } else if (sim_slice_is(head->method, "DELETE") && sim_slice_is(path, "requests")) {

@@ -67,6 +67,7 @@ struct sim_mock {
         struct sockaddr_storage addr;
         struct sim_mock_options options;
         struct sim_engine *engine;
+        struct mock_events *events; /* NULL: none */
         struct sim_fault fault;
         struct sim_buf frozen; /* the metrics page while it is frozen */
         struct sim_records records;

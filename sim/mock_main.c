@@ -12,6 +12,8 @@
 
 struct arguments {
         const char *listen, *models, *preset, *fault;
+        const char *events, *replay, *events_topic, *events_format, *events_hash;
+        uint64_t events_buffer;
         uint64_t count, block_tokens, capacity_blocks, max_running, max_waiting, step_tokens;
         uint64_t max_model_len, output_tokens, stream_interval, max_body, record;
         double speed, keep_alive;
@@ -56,6 +58,18 @@ static const struct sim_option options[] = {
         O(details, "prompt-tokens-details", SIM_OPT_FLAG, 0, 0, "", "on", "report cached tokens in usage"),
         O(store_responses, "store-responses", SIM_OPT_FLAG, 0, 0, "", "off",
           "keep answers of /v1/responses, so that they can be continued and fetched"),
+        SIM_OPTION_GROUP("Events"),
+        O(events, "events", SIM_OPT_STRING, 0, 0, "ENDPOINT", "",
+          "publish KV cache events: tcp://*:PORT to listen (the next engine on the next port), "
+          "tcp://HOST:PORT to "
+          "connect to a router; none by default"),
+        O(replay, "replay", SIM_OPT_STRING, 0, 0, "ENDPOINT", "", "answer replay requests there"),
+        O(events_topic, "events-topic", SIM_OPT_STRING, 0, 0, "TEXT", "", "topic of the batches"),
+        O(events_format, "events-format", SIM_OPT_STRING, 0, 0, "map|array", "map",
+          "as vLLM from 0.26 on, or as older ones and SGLang"),
+        O(events_hash, "events-hash", SIM_OPT_STRING, 0, 0, "int|bytes", "int",
+          "how block hashes are written"),
+        O(events_buffer, "events-buffer", SIM_OPT_COUNT, 1, 1000000, "N", "10000", "batches kept for replay"),
         SIM_OPTION_GROUP("Tests"),
         O(fault, "fault", SIM_OPT_STRING, 0, 0, "JSON", "", "faults from the start, as for POST /mock/fault"),
         O(record, "record", SIM_OPT_COUNT, 1, 1000000, "N", "1024",
@@ -106,6 +120,15 @@ static void to_options(const struct arguments *a, const struct sim_cost *cost, s
                 .store_responses = a->store_responses,
                 .keep_alive_ms = (uint32_t)(a->keep_alive * 1000),
                 .body_bytes_max = a->max_body,
+                .events =
+                        {
+                                .endpoint = a->events,
+                                .replay = a->replay,
+                                .topic = a->events_topic,
+                                .format = {.arrays = strcmp(a->events_format, "array") == 0,
+                                           .bytes = strcmp(a->events_hash, "bytes") == 0},
+                                .buffer = (uint32_t)a->events_buffer,
+                        },
                 .record_max = (uint32_t)a->record,
                 .record_bodies = a->record_bodies,
         };
@@ -186,7 +209,12 @@ static int start(struct fleet *fleet, const struct arguments *arguments,
 
                 if (port)
                         set_port(&addr, (uint16_t)(port + i));
-                fleet->mocks[i] = sim_mock_new(&fleet->loop, &addr, mock_options, &error);
+                struct sim_mock_options own = *mock_options;
+
+                own.events.port_plus = (uint32_t)i;
+                fleet->mocks[i] = sim_mock_new(&fleet->loop, &addr, &own, &error);
+                if (!fleet->mocks[i] && error == UV_EINVAL)
+                        return 2; /* said already */
                 if (!fleet->mocks[i])
                         return refuse(host, port_of(&addr), error);
                 fleet->count++;
@@ -255,6 +283,16 @@ int sim_mock_main(int argc, char **argv)
         if (port && port + arguments.count > 65536)
                 return sim_usage_error(&command, "--count: %llu ports from %u on go beyond 65535",
                                        (unsigned long long)arguments.count, port);
+        if (!arguments.events_format ||
+            (strcmp(arguments.events_format, "map") && strcmp(arguments.events_format, "array")))
+                return sim_usage_error(&command, "--events-format: '%s' is not map or array",
+                                       arguments.events_format);
+        if (!arguments.events_hash ||
+            (strcmp(arguments.events_hash, "int") && strcmp(arguments.events_hash, "bytes")))
+                return sim_usage_error(&command, "--events-hash: '%s' is not int or bytes",
+                                       arguments.events_hash);
+        if (arguments.replay && arguments.replay[0] && !(arguments.events && arguments.events[0]))
+                return sim_usage_error(&command, "--replay: means nothing without --events");
         sim_fault_init(&fault);
         if (arguments.fault && !sim_fault_parse(&fault, sim_slice(arguments.fault), message, sizeof(message)))
                 return sim_usage_error(&command, "--fault: %s", message);

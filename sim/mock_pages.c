@@ -240,9 +240,14 @@ static void tokenize(struct sim_mock *mock, struct net_exchange *exchange, bool 
 
 static void reset_prefix_cache(struct sim_mock *mock, struct net_exchange *exchange)
 {
+        bool done;
+
         mock_pump(mock);
+        done = sim_engine_flush(mock->engine);
+        if (done && mock->events)
+                mock_events_reset(mock->events);
         sim_buf_reset(&mock->buf);
-        sim_buf_printf(&mock->buf, "{\"success\":%s}", sim_engine_flush(mock->engine) ? "true" : "false");
+        sim_buf_printf(&mock->buf, "{\"success\":%s}", done ? "true" : "false");
         mock_respond(mock, exchange, 200, &mock->buf);
 }
 
@@ -292,6 +297,10 @@ static bool get_page(struct sim_mock *mock, struct net_exchange *exchange, struc
                         metrics(mock, exchange);
         } else if (sim_slice_is(path, "/version")) {
                 plain(exchange, "{\"version\":\"0.32.0\"}");
+        } else if (mock->events && sim_slice_is(path, "/kv_event_sources")) {
+                sim_buf_reset(&mock->buf);
+                mock_events_sources(mock->events, &mock->buf);
+                mock_respond(mock, exchange, 200, &mock->buf);
         } else if (sim_slice_is(path, "/load")) {
                 plain(exchange, "{\"server_load\":0}");
         } else if (path.len > prefix && memcmp(path.data, responses, prefix) == 0) {

@@ -35,11 +35,17 @@
         X(CHWBL, "chwbl", false, true, "hash2, going on while a replica has over 1.25 times its share") \
         X(LPM, "lpm", true, true, "longest match, then least work or backlog")                          \
         X(LPM50, "lpm50", true, true, "lpm if the match covers half of the prompt, else ll")            \
+        X(LPM50_WORK, "lpm50+", false, true, "lpm50 with ties to the least recent work")                \
         X(COST, "cost", true, false, "least work with this prompt included")                            \
         X(COST_T, "cost_t", false, true, "soonest end of this prompt's computation")                    \
+        X(COST_T_WORK, "cost_t+", false, true, "cost_t with ties to the least recent work")             \
         X(GUARDED, "guarded", false, true,                                                              \
           "lpm above 0.3, shortest queue otherwise or when 64 and 1.5 apart")                           \
         X(LMETRIC, "lmetric", false, true, "least product of tokens to compute and requests there")     \
+        X(TOLL, "toll", false, true, "the rule of kv in its plain form")                                \
+        X(TOLL_HOME, "toll_home", false, true, "toll with homes, whose worth is learned")               \
+        X(TOLL_COUNT, "toll_count", false, true, "toll, waits in requests where caches are starved")    \
+        X(KV, "kv", false, true, "kvroute's own policy, with its own books and its own index")          \
         X(POOLED, "pooled", true, false, "one cache as large as all together: a ceiling")               \
         X(IDEAL, "ideal", true, false, "one cache without limit: what the trace has in common")
 
@@ -71,6 +77,10 @@ struct sim_replay_options {
         uint32_t capacity_blocks; /* of each; 0: no limit */
         double load;              /* 0: no queue */
         double speed;             /* with a queue: arrivals come so many times faster; 0: 1 */
+        /* kv only */
+        uint32_t routers; /* row i is decided by router i mod routers; each knows its own only. 0: 1 */
+        double told;      /* caches are said to be so many times as large as they are; 0: 1 */
+        double report_s;  /* between two reports of requests running and waiting; 0: none */
 };
 
 struct sim_replay_result {

@@ -77,6 +77,7 @@ struct sim__replay_server {
         double backlog_s;  /* until it is idle */
         double free_s;     /* when it is idle */
         double busy_s;
+        double recent_s;      /* work sent here, fading within a minute; for rules that ask for it */
         uint32_t first, last; /* row numbers from 1 of those not finished, oldest first; 0 none */
 };
 
@@ -93,9 +94,12 @@ struct sim__replay_run {
         double *finish_s; /* per row */
         double *ttft_s;   /* per row */
         uint32_t *next;   /* per row, in its server's list */
+        double recent_at_s;
+        struct sim__replay_toll *toll;   /* of that rule only */
+        struct sim__replay_brain *brain; /* of that rule only */
 };
 
-/* The number of the replica that the rule takes for a row. */
+/* The number of the replica that the rule takes for a row; run->replicas when it has no memory for that. */
 uint32_t sim__replay_choose(struct sim__replay_run *run, uint32_t row);
 
 /* ---- replay_run.c; the analyser's rungs count the same way ---- */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The rules of the reference model. */
+#include "replay_brain.h"
 #include "replay_int.h"
+#include "replay_toll.h"
 #include "rng.h"
 
 #include <math.h>
@@ -11,6 +13,8 @@
 #define GUARD_APART 64   /* guarded: more requests apart than this ... */
 #define GUARD_RATIO 1.5  /* ... and by this factor is unbalanced */
 #define GUARD_MATCH 0.3  /* share of the prompt from which a match decides */
+#define RECENT_S    60.0 /* in which recent work fades */
+#define TIE_S       1e-12
 
 static const struct {
         const char *name, *help;
@@ -232,6 +236,45 @@ static uint32_t by_product(const struct sim__replay_run *run, uint32_t count)
         return best;
 }
 
+/* ---- ties to the least recent work -------------------------------------------------------------------- */
+
+/* Of all with the least of a figure, and at least so long a match. */
+static uint32_t least_recent(const struct sim__replay_run *run, uint32_t match, uint32_t count, bool own)
+{
+        double least = INFINITY, figure;
+        uint32_t best = run->replicas;
+
+        for (unsigned pass = 0; pass < 2; pass++) {
+                for (uint32_t i = 0; i < run->replicas; i++) {
+                        const struct sim__replay_server *server = &run->servers[i];
+
+                        if (server->match < match)
+                                continue;
+                        figure = server->backlog_s + (own ? own_tokens(run, count, i) / run->rate : 0);
+                        if (pass == 0)
+                                least = fmin(least, figure);
+                        else if (figure <= least + TIE_S &&
+                                 (best == run->replicas || server->recent_s < run->servers[best].recent_s))
+                                best = i;
+                }
+        }
+        return best;
+}
+
+static uint32_t by_recent_work(struct sim__replay_run *run, uint32_t longest, uint32_t count)
+{
+        bool own = run->options->policy == SIM_REPLAY_COST_T_WORK;
+        double fade = exp(-(run->now_s - run->recent_at_s) / RECENT_S);
+        uint32_t chosen;
+
+        for (uint32_t i = 0; i < run->replicas; i++)
+                run->servers[i].recent_s *= fade;
+        run->recent_at_s = run->now_s;
+        chosen = least_recent(run, !own && 2 * (uint64_t)longest >= count ? longest : 0, count, own);
+        run->servers[chosen].recent_s += own_tokens(run, count, chosen) / run->rate;
+        return chosen;
+}
+
 uint32_t sim__replay_choose(struct sim__replay_run *run, uint32_t row)
 {
         const struct sim_trace_row *at = &run->replay->trace->rows[row];
@@ -258,6 +301,12 @@ uint32_t sim__replay_choose(struct sim__replay_run *run, uint32_t row)
         case SIM_REPLAY_COST_T:
         case SIM_REPLAY_GUARDED:
         case SIM_REPLAY_LMETRIC:
+        case SIM_REPLAY_LPM50_WORK:
+        case SIM_REPLAY_COST_T_WORK:
+        case SIM_REPLAY_TOLL:
+        case SIM_REPLAY_TOLL_HOME:
+        case SIM_REPLAY_TOLL_COUNT:
+        case SIM_REPLAY_KV:
                 break;
         }
         longest = match_all(run, ids, count);
@@ -270,6 +319,15 @@ uint32_t sim__replay_choose(struct sim__replay_run *run, uint32_t row)
                 return by_cost(run, count);
         case SIM_REPLAY_COST_T:
                 return by_cost_in_time(run, count);
+        case SIM_REPLAY_LPM50_WORK:
+        case SIM_REPLAY_COST_T_WORK:
+                return by_recent_work(run, longest, count);
+        case SIM_REPLAY_TOLL:
+        case SIM_REPLAY_TOLL_HOME:
+        case SIM_REPLAY_TOLL_COUNT:
+                return sim__replay_toll_choose(run, row, longest);
+        case SIM_REPLAY_KV:
+                return sim__replay_brain_choose(run, row);
         case SIM_REPLAY_GUARDED:
                 return by_guarded_match(run, longest, count);
         default:

@@ -1,11 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One replay of a trace under a rule, and the search for the pace that the replicas can keep. */
+#include "replay_brain.h"
 #include "replay_int.h"
+#include "replay_toll.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 #define CAPACITY_STEPS 9
+
+double sim__replay_span_s(const struct sim_trace *trace)
+{
+        return fmax(trace->rows[trace->row_count - 1].time_s - trace->rows[0].time_s, 1e-3);
+}
+
+static double rate_of(const struct sim_trace *trace, const struct sim_replay_options *options)
+{
+        /* A trace of one instant would ask for endless speed. */
+        double span = sim__replay_span_s(trace);
+
+        return (double)(trace->id_count * trace->block_tokens) / span / options->replicas / options->load;
+}
 
 static bool run_init(struct sim__replay_run *run, const struct sim_replay *replay,
                      const struct sim_replay_options *options)
@@ -33,11 +48,28 @@ static bool run_init(struct sim__replay_run *run, const struct sim_replay *repla
         run->finish_s = malloc(rows * sizeof(*run->finish_s));
         run->ttft_s = malloc(rows * sizeof(*run->ttft_s));
         run->next = malloc(rows * sizeof(*run->next));
-        return run->finish_s && run->ttft_s && run->next;
+        if (!run->finish_s || !run->ttft_s || !run->next)
+                return false;
+        /* Both look at the rate. */
+        run->rate = rate_of(replay->trace, options);
+        switch (options->policy) {
+        case SIM_REPLAY_TOLL:
+        case SIM_REPLAY_TOLL_HOME:
+        case SIM_REPLAY_TOLL_COUNT:
+                run->toll = sim__replay_toll_new(run);
+                return run->toll != NULL;
+        case SIM_REPLAY_KV:
+                run->brain = sim__replay_brain_new(run);
+                return run->brain != NULL;
+        default:
+                return true;
+        }
 }
 
 static void run_fini(struct sim__replay_run *run)
 {
+        sim__replay_toll_free(run->toll);
+        sim__replay_brain_free(run->brain);
         sim__replay_caches_fini(&run->caches);
         sim_windows_fini(&run->windows);
         free(run->servers);
@@ -47,19 +79,6 @@ static void run_fini(struct sim__replay_run *run)
 }
 
 /* ---- the queue ---------------------------------------------------------------------------------------- */
-
-double sim__replay_span_s(const struct sim_trace *trace)
-{
-        return fmax(trace->rows[trace->row_count - 1].time_s - trace->rows[0].time_s, 1e-3);
-}
-
-static double rate_of(const struct sim_trace *trace, const struct sim_replay_options *options)
-{
-        /* A trace of one instant would ask for endless speed. */
-        double span = sim__replay_span_s(trace);
-
-        return (double)(trace->id_count * trace->block_tokens) / span / options->replicas / options->load;
-}
 
 /* Lets the time pass up to a row's arrival. */
 static void queue_arrive(struct sim__replay_run *run, double now_s)
@@ -136,7 +155,7 @@ static void queue_result(struct sim__replay_run *run, struct sim_replay_result *
 
 /* ---- the replay --------------------------------------------------------------------------------------- */
 
-static void replay_row(struct sim__replay_run *run, uint32_t number)
+static bool replay_row(struct sim__replay_run *run, uint32_t number)
 {
         const struct sim_trace *trace = run->replay->trace;
         const struct sim_trace_row *row = &trace->rows[number];
@@ -147,6 +166,8 @@ static void replay_row(struct sim__replay_run *run, uint32_t number)
         if (run->options->load > 0)
                 queue_arrive(run, row->time_s / run->speed);
         replica = sim__replay_choose(run, number);
+        if (replica == run->replicas)
+                return false;
         match = sim__replay_match(&run->caches, replica, ids, row->id_count);
         sim__replay_caches_touch(&run->caches, replica, ids, row->id_count);
         run->servers[replica].work += row->id_count - match;
@@ -160,6 +181,7 @@ static void replay_row(struct sim__replay_run *run, uint32_t number)
         run->tokens += row->input_tokens;
         if (run->options->load > 0)
                 queue_enter(run, number, replica, row->id_count - match);
+        return true;
 }
 
 static void imbalance(const struct sim__replay_run *run, bool of_work, double *ret_max_over_mean,
@@ -194,10 +216,12 @@ bool sim_replay_run(const struct sim_replay *replay, const struct sim_replay_opt
                 run_fini(&run);
                 return false;
         }
-        if (options->load > 0)
-                run.rate = rate_of(replay->trace, options);
-        for (uint32_t row = 0; row < rows; row++)
-                replay_row(&run, row);
+        for (uint32_t row = 0; row < rows; row++) {
+                if (!replay_row(&run, row)) {
+                        run_fini(&run);
+                        return false;
+                }
+        }
         result.block_hit = (double)run.hit_blocks / (double)run.blocks;
         result.token_hit = (double)run.hit_tokens / (double)run.tokens;
         result.request_hit = (double)run.hit_requests / rows;

@@ -10,7 +10,7 @@
 #include <yyjson.h>
 
 #define GET_TIMEOUT_MS 10000
-#define GET_BYTES_MAX  (1024 * 1024)
+#define GET_BYTES_MAX  (8 * 1024 * 1024)
 #define BAR_WIDTH      40
 #define DRAW_NS        100000000u
 

@@ -43,7 +43,7 @@ enum sim_run_status sim_run_load(const struct sim_load_options *options, struct 
                                  struct sim_result *ret);
 
 /*
- * GET target, blocking, body up to 1 MiB into *ret_body. False: message says why.
+ * GET target, blocking, body up to 8 MiB into *ret_body. False: message says why.
  */
 KVR_MUST_USE bool sim_run_get(const struct sockaddr_storage *addr, const char *authority, const char *target,
                               const char *headers, struct sim_buf *ret_body, unsigned *ret_status,

@@ -28,6 +28,7 @@ struct sim_simulate_row {
         double max_over_mean, cv, work_max_over_mean, work_cv, hot_p95;
         double busy_mean, busy_max;
         double dropped, preempted;
+        double messages, messages_lost, messages_replayed; /* of engine events */
         double capacity; /* the greatest speed-up within the target, 0: below what was tried */
 };
 
@@ -74,6 +75,8 @@ KVR_MUST_USE bool sim_simulate_numbers(const char *text, double min, double max,
                                        uint32_t *ret_count);
 /* The first `len` bytes: "3@600-900", or "3@600" for good. */
 KVR_MUST_USE bool sim_simulate_outage(const char *text, size_t len, struct sim_des_outage *ret);
+/* "a=18.7,b=0.08": figures of a cost model by their names; the others stay. */
+KVR_MUST_USE bool sim_simulate_cost(const char *text, struct sim_cost *cost);
 /* "7200" or "2h" */
 KVR_MUST_USE bool sim_simulate_seconds(const char *text, double *ret);
 

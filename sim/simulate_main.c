@@ -1,29 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command `kvroute simulate`: a trace, policies, fleets of several sizes, in virtual time. */
 #include "commands.h"
-#include "des.h"
 #include "options.h"
-#include "replay.h"
-#include "simulate.h"
+#include "simulate_int.h"
 
 #include <kvroute/router.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
+#include <string.h>
 
-#define FILES_MAX    8
-#define POLICIES_MAX 32
-#define OUTAGES_MAX  64
-#define POLICY_LEN   64
-#define CELLS_MAX    65536u
-
-struct arguments {
-        const char *policies, *replicas, *capacities, *loads, *from, *to, *preset, *prompts, *down, *requests;
-        uint64_t block_tokens, threads, step_tokens, max_running, routers, seed;
-        double spread, ttft_target, report_interval;
-        bool reference, sessions, closed_loop, json, csv, progress;
-};
+#define CELLS_MAX 65536u
 
 #define RULE_NAME(name, function, counts, help)      " " name
 #define REFERENCE_NAME(id, name, plain, queue, help) " " name
@@ -48,16 +34,38 @@ static const struct sim_option options[] = {
         SIM_OPTION_GROUP("Engines and routers"),
         O(preset, "preset", SIM_OPT_STRING, 0, 0, "NAME", "llama3-70b-h100",
           "how long an engine's work takes, as for kvroute mock"),
+        O(cost, "cost", SIM_OPT_STRING, 0, 0, "KEY=NUMBER[,...]", "",
+          "other figures than the preset's: a to i, q, prefill_min, decode_min, in milliseconds "
+          "(docs/mock.md)"),
+        O(calibrate, "calibrate", SIM_OPT_STRING, 0, 0, "LOG", "",
+          "fit a, b, c, d (first token) and e, f, g (the others) to this access log of kvroute serve "
+          "instead; "
+          "without FILE only tell the fit"),
+        O(slots, "slots", SIM_OPT_COUNT, 0, SIM_SLOTS_MAX, "N", "0",
+          "engines like a llama.cpp server's with so many slots, which share --capacity-blocks; 0: a block "
+          "cache like vLLM's"),
+        O(slot_memory, "slot-memory-blocks", SIM_OPT_COUNT, 0, SIM_DES_CAPACITY_MAX, "N", "4000",
+          "with --slots: blocks of whole prompts kept in host memory (--cache-ram)"),
         O(step_tokens, "step-tokens", SIM_OPT_COUNT, 1, 16777216, "N", "2048", "token budget of a step"),
         O(max_running, "max-running", SIM_OPT_COUNT, 1, 65536, "N", "256", "requests in a step"),
         O(report_interval, "metrics-interval", SIM_OPT_SECONDS, 0, 3600, "TIME", "1s",
           "between two load reports of an engine; 0: none"),
+        O(report_delay, "metrics-delay", SIM_OPT_SECONDS, 0, 60, "TIME", "0",
+          "so old is a load report when routers get it"),
+        O(index, "index", SIM_OPT_CHOICE, 0, 0, "history|events", "history",
+          "what routers go by: what they sent where, or what engines tell of their caches (not with "
+          "--slots)"),
+        O(events_delay, "events-delay", SIM_OPT_SECONDS, 0, 60, "TIME", "0",
+          "so old are the engines' events when routers get them"),
+        O(events_lost, "events-lost", SIM_OPT_NUMBER, 0, 100, "PERCENT", "0",
+          "of the messages that carry events, to each router on its own"),
+        O(events_replay, "events-replay", SIM_OPT_SECONDS, 0, 3600, "TIME", "10ms",
+          "from when a router notices that a message is missing to when it has it; 0: it never has"),
         O(routers, "routers", SIM_OPT_COUNT, 1, SIM_DES_ROUTERS_MAX, "N", "1",
           "that get requests in turn and know but their own"),
         O(down, "down", SIM_OPT_STRING, 0, 0, "R@FROM-TO[,...]", "",
           "replica number R (from 0) is lost from FROM to TO seconds of the run and comes back empty; "
-          "without -TO for "
-          "good"),
+          "without -TO for good, with FROM 0 it is new at TO"),
         O(prompts, "prompts", SIM_OPT_CHOICE, 0, 0, "blocks|ids", "blocks",
           "what the router is given: the trace's blocks, or a body of token ids to parse, as in the proxy "
           "(slower)"),
@@ -71,11 +79,15 @@ static const struct sim_option options[] = {
         O(to, "to", SIM_OPT_STRING, 0, 0, "SECONDS", "0", "leave out rows from here on; 0: to the end"),
         O(block_tokens, "block-tokens", SIM_OPT_COUNT, 0, 1048576, "N", "0",
           "tokens per block id; 0: found out (512 for tables of lengths)"),
+        O(session_gap, "session-gap", SIM_OPT_SECONDS, 0.001, 86400, "TIME", "20s",
+          "mean time between the beginnings of JSON sessions, which have no common clock"),
         O(spread, "spread", SIM_OPT_SECONDS, 0, 3600, "TIME", "0",
           "rows with one time are spread evenly over so long: traces with rounded times"),
         SIM_OPTION_GROUP("Reference model (docs/simulate.md defines it)"),
         O(reference, "reference", SIM_OPT_FLAG, 0, 0, "", "off",
           "caches and a queue, no engine and no router"),
+        O(told, "told-capacity", SIM_OPT_NUMBER, 0.01, 100, "X", "1",
+          "kv is told that caches are so many times as large as they are"),
         O(ttft_target, "ttft-target", SIM_OPT_SECONDS, 0, 86400, "TIME", "0",
           "also find the greatest speed-up of the arrivals with p90 within this; 0: do not. Needs --loads"),
         SIM_OPTION_GROUP("Output"),
@@ -94,8 +106,9 @@ static const struct sim_command command = {
         .summary = "Replays traces in virtual time under routing policies, and compares what they would have "
                    "done to a "
                    "fleet.\n"
-                   "FILE is JSON Lines in Mooncake's layout, a CSV of lengths, or a CSV of sessions, also "
-                   "gzip; or\n"
+                   "FILE is JSON Lines in Mooncake's layout, JSON sessions of Claude Code (Weka; a file or a "
+                   "directory),\n"
+                   "an access log of kvroute serve, a CSV of lengths, or a CSV of sessions, also gzip; or\n"
                    "synthetic:KEY=NUMBER,... with requests, rate, groups, zipf, prefix, question, output, "
                    "turns, gap, "
                    "spread, seed.",
@@ -105,42 +118,12 @@ static const struct sim_command command = {
                     "conversation.jsonl.gz\n"
                     "  kvroute simulate --loads 0.8 synthetic:requests=5000,groups=64,prefix=2048,turns=4\n"
                     "  kvroute simulate --reference --capacity-blocks 1000,4000,16000 conversation.jsonl.gz\n"
+                    "  kvroute simulate --slots 4 --capacity-blocks 500 --closed-loop sessions/\n"
+                    "  kvroute simulate --calibrate access.log access.log\n"
                     "  kvroute simulate --reference --loads 1.0 --ttft-target 10s conversation.jsonl.gz\n",
         .options = options,
         .option_count = sizeof(options) / sizeof(options[0]),
-        .positional_min = 1,
         .positional_max = FILES_MAX,
-};
-
-struct file {
-        struct sim_trace trace;
-        struct sim_replay *replay;
-};
-
-/* One row to compute. */
-struct cell {
-        uint32_t file, replicas, capacity_blocks;
-        double load; /* 0: no queue, or the trace's own pace */
-        const char *policy;
-};
-
-struct simulate {
-        struct arguments arguments;
-        const char *paths[FILES_MAX];
-        unsigned path_count;
-        struct file files[FILES_MAX];
-        char policies[POLICIES_MAX][POLICY_LEN];
-        const struct sim_cost *cost;
-        uint32_t replicas[SIM_SIMULATE_LIST_MAX], capacities[SIM_SIMULATE_LIST_MAX];
-        double loads[SIM_SIMULATE_LIST_MAX];
-        uint32_t policy_count, replica_count, capacity_count, load_count;
-        double from_s, to_s;
-        struct cell *cells;
-        struct sim_simulate_row *rows;
-        uint32_t cell_count;
-        struct sim_des_record *records; /* with --requests */
-        struct sim_des_outage outages[OUTAGES_MAX];
-        uint32_t outage_count;
 };
 
 /* ---- arguments: -1 to go on, else the exit status ----------------------------------------------------- */
@@ -220,12 +203,6 @@ static int parse_policies(struct simulate *simulate)
         return -1;
 }
 
-static uint64_t cells_of(const struct simulate *simulate)
-{
-        return (uint64_t)simulate->path_count * simulate->policy_count * simulate->replica_count *
-               simulate->capacity_count * simulate->load_count;
-}
-
 static int parse_lists(struct simulate *simulate)
 {
         const struct arguments *a = &simulate->arguments;
@@ -250,7 +227,7 @@ static int parse_lists(struct simulate *simulate)
                                        a->loads);
         if (!a->loads)
                 simulate->load_count = 1;
-        if (cells_of(simulate) > CELLS_MAX)
+        if (sim__simulate_cells(simulate) > CELLS_MAX)
                 return sim_usage_error(&command,
                                        "--policies, --replicas, --capacity-blocks and --loads make more than "
                                        "%u rows",
@@ -291,6 +268,60 @@ static int parse_down(struct simulate *simulate)
         return -1;
 }
 
+/* The preset, or what was fitted, and over that what is given by hand. */
+static int parse_cost(struct simulate *simulate)
+{
+        const struct arguments *a = &simulate->arguments;
+        const struct sim_cost *preset = sim_cost_find(a->preset ? a->preset : "");
+        char message[512] = "";
+
+        if (!preset)
+                return sim_usage_error(&command,
+                                       "--preset: there is no '%s'; kvroute mock --help lists the presets",
+                                       a->preset ? a->preset : "");
+        simulate->cost = *preset;
+        if (a->calibrate) {
+                if (!sim_calibrate(a->calibrate, (uint32_t)a->step_tokens, &simulate->fit, message,
+                                   sizeof(message))) {
+                        fprintf(stderr, "kvroute simulate: --calibrate: %s\n", message);
+                        return 1;
+                }
+                simulate->cost = simulate->fit.cost;
+        }
+        if (a->cost && !sim_simulate_cost(a->cost, &simulate->cost))
+                return sim_usage_error(&command,
+                                       "--cost: '%s' is not of the form KEY=NUMBER,..., as in --cost "
+                                       "a=18.7,b=0.08 (keys: a to i, q, prefill_min, decode_min)",
+                                       a->cost);
+        return -1;
+}
+
+/* What the fit is: the result itself when there is no trace, else beside it. */
+static int tell_fit(const struct simulate *simulate)
+{
+        const struct arguments *a = &simulate->arguments;
+        FILE *file = simulate->path_count ? stderr : stdout;
+        struct sim_buf buf = {0};
+        bool good;
+
+        if (!a->calibrate)
+                return -1;
+        if (simulate->path_count && a->json)
+                return -1; /* it is in the object */
+        if (a->json) {
+                sim_buf_puts(&buf, "{\"calibration\":");
+                sim_calibration_json(&simulate->fit, &buf);
+                sim_buf_puts(&buf, "}\n");
+        } else {
+                sim_calibration_text(&simulate->fit, a->calibrate, &buf);
+        }
+        good = !buf.failed && fwrite(buf.data, 1, buf.len, file) == buf.len && fflush(file) == 0;
+        sim_buf_fini(&buf);
+        if (!good)
+                fprintf(stderr, "kvroute simulate: cannot write the results\n");
+        return !good ? 1 : simulate->path_count ? -1 : 0;
+}
+
 static int parse_rest(struct simulate *simulate)
 {
         const struct arguments *a = &simulate->arguments;
@@ -305,12 +336,19 @@ static int parse_rest(struct simulate *simulate)
                 return sim_usage_error(&command, "--to: %s is not behind --from %s", a->to, a->from);
         if (a->json && a->csv)
                 return sim_usage_error(&command, "--csv: not together with --json");
-        simulate->cost = sim_cost_find(a->preset ? a->preset : "");
-        if (!simulate->cost)
+        if (a->report_delay > 0 && a->report_interval > 0 &&
+            a->report_delay / a->report_interval > SIM_DES_REPORTS_MAX)
+                return sim_usage_error(&command, "--metrics-delay: more than %u times the --metrics-interval",
+                                       SIM_DES_REPORTS_MAX);
+        if (a->slots && a->reference)
+                return sim_usage_error(&command, "--slots: not with --reference");
+        if (strcmp(a->index, "events") == 0 && (a->slots || a->reference || strcmp(a->prompts, "ids") == 0))
                 return sim_usage_error(&command,
-                                       "--preset: there is no '%s'; kvroute mock --help lists the presets",
-                                       a->preset ? a->preset : "");
-        if (a->requests && (a->reference || cells_of(simulate) != 1))
+                                       "--index events: not with --slots, --prompts ids or --reference");
+        if (!simulate->path_count && !a->calibrate)
+                return sim_usage_error(&command,
+                                       "an argument is missing; usage: kvroute simulate [OPTIONS] FILE...");
+        if (a->requests && (a->reference || sim__simulate_cells(simulate) != 1))
                 return sim_usage_error(
                         &command, "--requests: for one policy, fleet size, cache size, load and file, and "
                                   "not with --reference");
@@ -319,245 +357,7 @@ static int parse_rest(struct simulate *simulate)
         return -1;
 }
 
-/* ---- the grid ----------------------------------------------------------------------------------------- */
-
-static bool cells_make(struct simulate *simulate)
-{
-        uint32_t at = 0;
-
-        simulate->cell_count = (uint32_t)cells_of(simulate);
-        if (!simulate->cell_count)
-                return false;
-        simulate->cells = calloc(simulate->cell_count, sizeof(*simulate->cells));
-        simulate->rows = calloc(simulate->cell_count, sizeof(*simulate->rows));
-        if (simulate->arguments.requests)
-                simulate->records = calloc(simulate->files[0].trace.row_count, sizeof(*simulate->records));
-        if (!simulate->cells || !simulate->rows || (simulate->arguments.requests && !simulate->records))
-                return false;
-        for (uint32_t file = 0; file < simulate->path_count; file++)
-                for (uint32_t load = 0; load < simulate->load_count; load++)
-                        for (uint32_t replicas = 0; replicas < simulate->replica_count; replicas++)
-                                for (uint32_t capacity = 0; capacity < simulate->capacity_count; capacity++)
-                                        for (uint32_t policy = 0; policy < simulate->policy_count; policy++)
-                                                simulate->cells[at++] = (struct cell){
-                                                        .file = file,
-                                                        .load = simulate->loads[load],
-                                                        .replicas = simulate->replicas[replicas],
-                                                        .capacity_blocks = simulate->capacities[capacity],
-                                                        .policy = simulate->policies[policy],
-                                                };
-        return true;
-}
-
-static const char *base_name(const char *path)
-{
-        const char *slash = strrchr(path, '/');
-
-        return slash && slash[1] ? slash + 1 : path;
-}
-
-/* Rows of one time come evenly within the given one; their order stays. */
-static void spread(struct sim_trace *trace, double within_s)
-{
-        for (uint32_t first = 0, end; first < trace->row_count; first = end) {
-                double time_s = trace->rows[first].time_s;
-
-                for (end = first; end < trace->row_count && trace->rows[end].time_s <= time_s;)
-                        end++;
-                for (uint32_t i = first; i < end; i++)
-                        trace->rows[i].time_s = time_s + within_s * (i - first) / (end - first);
-        }
-}
-
-static int files_read(struct simulate *simulate)
-{
-        struct sim_trace_options how = {
-                .block_tokens = (uint32_t)simulate->arguments.block_tokens,
-                .from_s = simulate->from_s,
-                .to_s = simulate->to_s,
-        };
-        char message[512];
-
-        for (unsigned i = 0; i < simulate->path_count; i++) {
-                struct file *file = &simulate->files[i];
-
-                if (!sim_trace_read(simulate->paths[i], &how, &file->trace, message, sizeof(message))) {
-                        fprintf(stderr, "kvroute simulate: %s\n", message);
-                        return 1;
-                }
-                spread(&file->trace, simulate->arguments.spread);
-                file->replay = sim_replay_new(&file->trace);
-                if (!file->replay) {
-                        fprintf(stderr, "kvroute simulate: out of memory\n");
-                        return 1;
-                }
-        }
-        return -1;
-}
-
-/* ---- one cell ----------------------------------------------------------------------------------------- */
-
-static void take_replay(const struct sim_replay_result *result, bool queue, struct sim_simulate_row *row)
-{
-        row->hit_rate = result->token_hit;
-        row->block_hit_rate = result->block_hit;
-        row->request_hit_rate = result->request_hit;
-        row->max_over_mean = result->request_max_over_mean;
-        row->cv = result->request_cv;
-        row->work_max_over_mean = result->work_max_over_mean;
-        row->work_cv = result->work_cv;
-        row->hot_p95 = result->hot_p95;
-        row->dropped = (double)result->dropped;
-        if (!queue)
-                return;
-        row->ttft_mean = result->ttft_mean;
-        row->ttft_p50 = result->ttft_p50;
-        row->ttft_p90 = result->ttft_p90;
-        row->ttft_p99 = result->ttft_p99;
-        row->busy_mean = result->busy_mean;
-        row->busy_max = result->busy_max;
-}
-
-static bool run_reference(const struct simulate *simulate, const struct cell *cell,
-                          struct sim_simulate_row *row)
-{
-        const struct file *file = &simulate->files[cell->file];
-        struct sim_replay_options how = {
-                .replicas = cell->replicas,
-                .capacity_blocks = cell->capacity_blocks,
-                .load = cell->load,
-        };
-        struct sim_replay_result result, at_capacity;
-
-        if (!sim_replay_policy_find(cell->policy, &how.policy) ||
-            !sim_replay_run(file->replay, &how, &result))
-                return false;
-        take_replay(&result, cell->load > 0, row);
-        if (cell->load > 0) {
-                row->load = cell->load;
-                row->speed = 1;
-        }
-        return simulate->arguments.ttft_target <= 0 ||
-               sim_replay_capacity(file->replay, &how, simulate->arguments.ttft_target, &row->capacity,
-                                   &at_capacity);
-}
-
-static void take_des(struct sim_des_result *result, struct sim_simulate_row *row)
-{
-        row->requests = (double)result->requests;
-        row->rejected = (double)result->rejected;
-        row->failed = (double)result->failed;
-        row->retried = (double)result->retried;
-        if (result->prompt_tokens) {
-                row->hit_rate = (double)result->cached_tokens / (double)result->prompt_tokens;
-                row->predicted_hit_rate = (double)result->predicted_tokens / (double)result->prompt_tokens;
-                row->block_hit_rate = (double)result->cached_blocks / (double)result->blocks;
-                row->request_hit_rate = (double)result->hits / (double)result->requests;
-        }
-        row->ttft_mean = sim_samples_mean(&result->ttft);
-        row->ttft_p50 = sim_samples_percentile(&result->ttft, 0.5);
-        row->ttft_p90 = sim_samples_percentile(&result->ttft, 0.9);
-        row->ttft_p99 = sim_samples_percentile(&result->ttft, 0.99);
-        row->tpot_mean = sim_samples_mean(&result->tpot);
-        row->tpot_p99 = sim_samples_percentile(&result->tpot, 0.99);
-        row->e2e_mean = sim_samples_mean(&result->e2e);
-        row->e2e_p50 = sim_samples_percentile(&result->e2e, 0.5);
-        row->e2e_p90 = sim_samples_percentile(&result->e2e, 0.9);
-        row->e2e_p99 = sim_samples_percentile(&result->e2e, 0.99);
-        row->max_over_mean = result->request_max_over_mean;
-        row->cv = result->request_cv;
-        row->work_max_over_mean = result->work_max_over_mean;
-        row->work_cv = result->work_cv;
-        row->hot_p95 = result->hot_p95;
-        row->busy_mean = result->busy_mean;
-        row->busy_max = result->busy_max;
-        row->dropped = (double)result->evicted_blocks;
-        row->preempted = (double)result->preempted;
-}
-
-static bool run_engines(const struct simulate *simulate, const struct cell *cell,
-                        struct sim_simulate_row *row, _Atomic uint64_t *progress)
-{
-        const struct sim_trace *trace = &simulate->files[cell->file].trace;
-        const struct arguments *a = &simulate->arguments;
-        double own_load = sim_des_load(trace, simulate->cost, (uint32_t)a->step_tokens, cell->replicas);
-        struct sim_des_options how = {
-                .policy = cell->policy,
-                .replay = simulate->files[cell->file].replay,
-                .replicas = cell->replicas,
-                .routers = (uint32_t)a->routers,
-                .capacity_blocks = cell->capacity_blocks,
-                .speed = cell->load > 0 ? cell->load / own_load : 1,
-                .cost = *simulate->cost,
-                .step_tokens = (uint32_t)a->step_tokens,
-                .max_running = (uint32_t)a->max_running,
-                .report_s = a->report_interval,
-                .token_ids = strcmp(a->prompts, "ids") == 0,
-                .sessions = a->sessions,
-                .closed_loop = a->closed_loop,
-                .seed = a->seed,
-                .records = simulate->records,
-                .outages = simulate->outages,
-                .outage_count = simulate->outage_count,
-        };
-        struct sim_des_result result;
-        char message[256] = "";
-
-        if (!sim_des_run(trace, &how, progress, &result, message, sizeof(message))) {
-                fprintf(stderr, "kvroute simulate: %s with %u replicas: %s\n", cell->policy, cell->replicas,
-                        message);
-                return false;
-        }
-        row->load = cell->load > 0 ? cell->load : own_load;
-        row->speed = how.speed;
-        take_des(&result, row);
-        sim_des_result_fini(&result);
-        return true;
-}
-
-static bool run_cell(void *ctx, uint32_t number, _Atomic uint64_t *progress)
-{
-        struct simulate *simulate = ctx;
-        const struct cell *cell = &simulate->cells[number];
-        const struct file *file = &simulate->files[cell->file];
-        struct sim_simulate_row *row = &simulate->rows[number];
-        bool good;
-
-        sim_simulate_row_init(row);
-        row->trace = base_name(simulate->paths[cell->file]);
-        row->policy = cell->policy;
-        row->replicas = cell->replicas;
-        row->capacity_blocks = cell->capacity_blocks;
-        row->block_tokens = file->trace.block_tokens;
-        if (!simulate->arguments.reference)
-                return run_engines(simulate, cell, row, progress);
-        row->requests = file->trace.row_count;
-        good = run_reference(simulate, cell, row);
-        if (!good)
-                fprintf(stderr, "kvroute simulate: out of memory\n");
-        atomic_fetch_add(progress, file->trace.row_count);
-        return good;
-}
-
-static int run_all(struct simulate *simulate)
-{
-        long processors = sysconf(_SC_NPROCESSORS_ONLN);
-        uint64_t threads = simulate->arguments.threads;
-        struct sim_pool pool = {
-                .tasks = simulate->cell_count,
-                .threads = (uint32_t)(threads          ? threads
-                                      : processors > 0 ? (uint64_t)processors
-                                                       : 1),
-                .run = run_cell,
-                .ctx = simulate,
-                .title = "simulate",
-                .quiet = !simulate->arguments.progress,
-        };
-
-        for (uint32_t i = 0; i < simulate->cell_count; i++)
-                pool.total += simulate->files[simulate->cells[i].file].trace.row_count;
-        return sim_pool_run(&pool) ? -1 : 1; /* whoever failed has said why */
-}
+/* ---- results ------------------------------------------------------------------------------------------ */
 
 static int write_requests(const struct simulate *simulate)
 {
@@ -582,13 +382,22 @@ static int write_requests(const struct simulate *simulate)
 static int print_all(const struct simulate *simulate)
 {
         struct sim_buf buf = {0};
+        size_t from = 0;
         bool good;
 
+        if (simulate->arguments.calibrate && simulate->arguments.json) {
+                sim_buf_puts(&buf, "{\"calibration\":");
+                sim_calibration_json(&simulate->fit, &buf);
+                sim_buf_puts(&buf, ",");
+                from = buf.len;
+        }
         sim_simulate_print(simulate->rows, simulate->cell_count,
                            simulate->arguments.json  ? SIM_SIMULATE_JSON
                            : simulate->arguments.csv ? SIM_SIMULATE_CSV
                                                      : SIM_SIMULATE_TABLE,
                            &buf);
+        if (!buf.failed && from) /* the rows' object goes on with the fit's */
+                buf.data[from] = ' ';
         good = !buf.failed && fwrite(buf.data, 1, buf.len, stdout) == buf.len && fflush(stdout) == 0;
         sim_buf_fini(&buf);
         if (!good)
@@ -628,13 +437,13 @@ int sim_simulate_main(int argc, char **argv)
         if (status < 0)
                 status = parse_rest(simulate);
         if (status < 0)
-                status = files_read(simulate);
-        if (status < 0 && !cells_make(simulate)) {
-                fprintf(stderr, "kvroute simulate: out of memory\n");
-                status = 1;
-        }
+                status = parse_cost(simulate);
         if (status < 0)
-                status = run_all(simulate);
+                status = tell_fit(simulate);
+        if (status < 0)
+                status = sim__simulate_files_read(simulate);
+        if (status < 0)
+                status = sim__simulate_run(simulate);
         if (status < 0)
                 status = write_requests(simulate);
         if (status < 0)

@@ -48,6 +48,9 @@ static const struct column {
         COLUMN(busy_max, "busy.max", "max", 2),
         COLUMN(dropped, "evicted_blocks", NULL, 0),
         COLUMN(preempted, "preempted", "preempt", 0),
+        COLUMN(messages, "events.messages", NULL, 0),
+        COLUMN(messages_lost, "events.lost", "ev lost", 0),
+        COLUMN(messages_replayed, "events.replayed", NULL, 0),
         COLUMN(capacity, "capacity", "capacity", 2),
 #undef COLUMN
 };

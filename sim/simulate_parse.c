@@ -3,6 +3,8 @@
 #include "simulate.h"
 #include "options.h"
 
+#include <math.h>
+
 /* The next word of a list with commas; false at its end, or when it is too long or empty. */
 static bool next_word(const char **at, char *ret, size_t size)
 {
@@ -92,5 +94,59 @@ bool sim_simulate_outage(const char *text, size_t len, struct sim_des_outage *re
             (dash && (!sim_simulate_seconds(dash, &ret->to_s) || ret->to_s <= ret->from_s)))
                 return false;
         ret->replica = (uint32_t)replica;
+        return true;
+}
+
+static double *figure_of(struct sim_cost *cost, const char *name)
+{
+        const struct {
+                const char *name;
+                double *figure;
+        } figures[] = {
+                {"a", &cost->a},
+                {"b", &cost->b},
+                {"c", &cost->c},
+                {"d", &cost->d},
+                {"e", &cost->e},
+                {"f", &cost->f},
+                {"g", &cost->g},
+                {"h", &cost->h},
+                {"i", &cost->i},
+                {"q", &cost->q},
+                {"prefill_min", &cost->prefill_min},
+                {"decode_min", &cost->decode_min},
+        };
+
+        for (size_t i = 0; i < sizeof(figures) / sizeof(figures[0]); i++) {
+                if (strcmp(figures[i].name, name) == 0)
+                        return figures[i].figure;
+        }
+        return NULL;
+}
+
+bool sim_simulate_cost(const char *text, struct sim_cost *cost)
+{
+        struct sim_cost made = *cost;
+        char word[64];
+
+        while (*text) {
+                double value, *figure;
+                char *equals;
+
+                if (!next_word(&text, word, sizeof(word)))
+                        return false;
+                equals = strchr(word, '=');
+                if (!equals)
+                        return false;
+                *equals = 0;
+                figure = figure_of(&made, word);
+                if (!figure || !sim_parse_number(equals + 1, &value) || fabs(value) > 1e6)
+                        return false;
+                /* A polynomial may bend down; all else takes time or none. */
+                if (value < 0 && figure != &made.i && figure != &made.h)
+                        return false;
+                *figure = value;
+        }
+        *cost = made;
         return true;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command `kvroute top`. */
+#include "ask.h"
 #include "commands.h"
 #include "options.h"
-#include "run.h"
 #include "top.h"
 
 #include <errno.h>
@@ -13,8 +13,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define TOKEN_MAX    512
-#define DEFAULT_URL  "http://127.0.0.1:8081"
 #define OTHER_LINES  12 /* of a screen, besides alarms, replicas and workloads */
 #define ENTER_SCREEN "\033[?1049h\033[?25l"
 #define LEAVE_SCREEN "\033[?25h\033[?1049l"
@@ -46,7 +44,7 @@ static const struct sim_command command = {
         .name = "top",
         .arguments = "[ADMIN-URL]",
         .summary = "Shows a running router in the terminal: alarms, what was reused and what simpler rules\n"
-                   "would have reused, workloads, replicas. ADMIN-URL is " DEFAULT_URL " if not given.",
+                   "would have reused, workloads, replicas. ADMIN-URL is " SIM_ASK_URL " if not given.",
         .examples = "  kvroute top\n"
                     "  kvroute top http://router-1:8081 --window 1h\n"
                     "  kvroute top --once --json | jq '.accounts.all[0].windows[\"10m\"].won_tokens'\n",
@@ -56,52 +54,16 @@ static const struct sim_command command = {
         .positional_max = 1,
 };
 
-struct watched {
-        struct sim_url url;
-        struct sockaddr_storage addr;
-        char headers[TOKEN_MAX + 64];
-};
-
 /* ---- asking ---- */
 
-/* False: message says why. *ret_final: asking again will not help. */
-static bool get_page(const struct watched *watched, enum sim_top_page page, yyjson_doc **ret, char *message,
-                     size_t size, bool *ret_final)
+/* ret: what came, also on failure. */
+static enum sim_ask_status look(const struct sim_ask *ask, struct sim_top *ret, char *message, size_t size)
 {
-        struct sim_buf body = {0};
-        char target[700];
-        unsigned status = 0;
-        bool good;
+        enum sim_ask_status status = SIM_ASK_OK;
 
-        snprintf(target, sizeof target, "%s%s", watched->url.base, sim_top_path(page));
-        good = sim_run_get(&watched->addr, watched->url.authority, target, watched->headers, &body, &status,
-                           message, size);
-        if (good && status == 200)
-                *ret = yyjson_read(body.len ? body.data : "", body.len, 0);
-        sim_buf_fini(&body);
-        if (!good || *ret)
-                return good;
-        *ret_final = status == 401 || status == 404;
-        if (status == 401)
-                snprintf(message, size, "%s wants its admin token: KVROUTE_ADMIN_TOKEN or --token-file",
-                         watched->url.authority);
-        else if (status == 200)
-                snprintf(message, size, "GET http://%s%s: the answer is no JSON", watched->url.authority,
-                         target);
-        else
-                snprintf(message, size, "GET http://%s%s answered %u%s", watched->url.authority, target,
-                         status, status == 404 ? ": this is no admin listener of kvroute (--admin)" : "");
-        return false;
-}
-
-static bool look(const struct watched *watched, struct sim_top *ret, char *message, size_t size,
-                 bool *ret_final)
-{
-        bool good = true;
-
-        for (int i = 0; good && i < SIM_TOP_PAGES; i++)
-                good = get_page(watched, (enum sim_top_page)i, &ret->pages[i], message, size, ret_final);
-        return good;
+        for (int i = 0; status == SIM_ASK_OK && i < SIM_TOP_PAGES; i++)
+                status = sim_ask_get(ask, sim_top_path((enum sim_top_page)i), &ret->pages[i], message, size);
+        return status;
 }
 
 /* ---- showing ---- */
@@ -177,7 +139,7 @@ static bool wait_or_signal(const sigset_t *signals, double s)
 }
 
 /* Looks until a signal comes, or once; returns the exit status. */
-static int watch(const struct watched *watched, const struct arguments *a, const char *url, bool screen,
+static int watch(const struct sim_ask *ask, const struct arguments *a, const char *url, bool screen,
                  char *message, size_t size)
 {
         bool final = false, seen = false;
@@ -189,8 +151,10 @@ static int watch(const struct watched *watched, const struct arguments *a, const
         sigprocmask(SIG_BLOCK, &signals, NULL);
         do {
                 struct sim_top top = {0};
-                bool good = look(watched, &top, message, size, &final);
+                enum sim_ask_status status = look(ask, &top, message, size);
+                bool good = status == SIM_ASK_OK;
 
+                final = status == SIM_ASK_FINAL;
                 if (good && !show(&top, a, url, screen)) {
                         snprintf(message, size, "cannot write: %s", strerror(errno));
                         good = false;
@@ -210,67 +174,32 @@ static int watch(const struct watched *watched, const struct arguments *a, const
         return 0;
 }
 
-static bool read_file(const char *file, char *ret, size_t ret_size, char *message, size_t size)
-{
-        FILE *in = fopen(file, "r");
-        bool good = in && (fgets(ret, (int)ret_size, in) || !ferror(in));
-
-        if (!good)
-                snprintf(message, size, "admin token: %s: %s", file, strerror(errno));
-        if (in)
-                fclose(in);
-        return good;
-}
-
-/* The variable is as `serve` takes it: the token itself, env:NAME or file:PATH. */
-static bool read_token(const char *file, struct watched *ret, char *message, size_t size)
-{
-        char token[TOKEN_MAX] = "";
-        const char *given = getenv("KVROUTE_ADMIN_TOKEN");
-
-        if (!file && given && strncmp(given, "env:", 4) == 0)
-                given = getenv(given + 4);
-        if (!file && given && strncmp(given, "file:", 5) == 0)
-                file = given + 5;
-        if (file) {
-                if (!read_file(file, token, sizeof token, message, size))
-                        return false;
-        } else if (given) {
-                snprintf(token, sizeof token, "%s", given);
-        }
-        token[strcspn(token, "\r\n")] = 0; /* a file's line has an end; the header field must not */
-        if (*token)
-                snprintf(ret->headers, sizeof ret->headers, "authorization: Bearer %s\r\n", token);
-        return true;
-}
-
 int sim_top_main(int argc, char **argv)
 {
         struct arguments arguments;
-        struct watched watched = {0};
+        struct sim_ask ask;
         const char *positional[1] = {NULL};
         unsigned count = 0;
         char message[1600] = "";
         bool screen;
-        int status = sim_options_main(&command, argc, argv, &arguments, positional, &count), error;
+        int status = sim_options_main(&command, argc, argv, &arguments, positional, &count);
+        const char *url = count ? positional[0] : SIM_ASK_URL;
+        enum sim_ask_status asked;
 
         if (status >= 0)
                 return status;
-        if (!sim_url_parse(count ? positional[0] : DEFAULT_URL, &watched.url, message, sizeof message) ||
-            !read_token(arguments.token_file, &watched, message, sizeof message))
+        asked = sim_ask_begin(url, arguments.token_file, &ask, message, sizeof message);
+        if (asked == SIM_ASK_USAGE)
                 return sim_usage_error(&command, "%s", message);
-        error = net_resolve(watched.url.host, watched.url.port, &watched.addr);
-        if (error) {
-                fprintf(stderr, "kvroute top: cannot resolve '%s': %s\n", watched.url.host,
-                        uv_strerror(error));
+        if (asked != SIM_ASK_OK) {
+                fprintf(stderr, "kvroute top: %s\n", message);
                 return 1;
         }
         (void)signal(SIGPIPE, SIG_IGN);
         screen = !arguments.once && !arguments.json && isatty(STDOUT_FILENO);
         if (screen)
                 fputs(ENTER_SCREEN, stdout);
-        status = watch(&watched, &arguments, count ? positional[0] : DEFAULT_URL, screen, message,
-                       sizeof message);
+        status = watch(&ask, &arguments, url, screen, message, sizeof message);
         if (screen) {
                 fputs(LEAVE_SCREEN, stdout);
                 fflush(stdout);

@@ -2,9 +2,13 @@
 #include "trace.h"
 #include "trace_int.h"
 
+#include "access_log.h"
+
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <xxhash.h>
 #include <zlib.h>
 
@@ -33,8 +37,11 @@ bool sim__trace_fail(struct sim__trace_reader *reader, const char *what)
 
 /* ---- lines -------------------------------------------------------------------------------------------- */
 
-/* More bytes behind those there are; false: failed. At the end of the file `ended` is set. */
-static bool fill(struct sim__trace_reader *reader, struct lines *lines)
+/*
+ * More bytes behind those there are, up to a capacity of `most`; false: failed. At the end of the file `ended`
+ * is set.
+ */
+static bool fill(struct sim__trace_reader *reader, struct lines *lines, size_t most)
 {
         int got, error = Z_OK;
 
@@ -45,7 +52,7 @@ static bool fill(struct sim__trace_reader *reader, struct lines *lines)
         }
         if (lines->cap - lines->len < READ_BYTES + 1) {
                 size_t cap = lines->cap ? lines->cap * 2 : 2 * (size_t)READ_BYTES;
-                char *data = cap <= 2 * (size_t)SIM_TRACE_LINE_MAX ? realloc(lines->data, cap) : NULL;
+                char *data = cap <= most ? realloc(lines->data, cap) : NULL;
 
                 if (!data)
                         return sim__trace_fail(reader, "the line is too long");
@@ -73,8 +80,6 @@ static int next_line(struct sim__trace_reader *reader, struct lines *lines, char
         size_t seen = 0;
 
         reader->line_number++;
-        if (!lines->data && !fill(reader, lines))
-                return -1;
         for (;;) {
                 char *start = lines->data + lines->at;
                 size_t have = lines->len - lines->at;
@@ -94,7 +99,7 @@ static int next_line(struct sim__trace_reader *reader, struct lines *lines, char
                 if (lines->ended)
                         return 0;
                 seen = have;
-                if (!fill(reader, lines))
+                if (!fill(reader, lines, 2 * (size_t)SIM_TRACE_LINE_MAX))
                         return -1;
         }
 }
@@ -291,6 +296,8 @@ static bool read_line(struct sim__trace_reader *reader, const char *line, size_t
         }
         if (reader->form == SIM__TRACE_JSON)
                 return sim__trace_json_line(reader, line, len);
+        if (reader->form == SIM__TRACE_LOG)
+                return sim__trace_log_line(reader, line, len);
         return sim__trace_csv_line(reader, line, len);
 }
 
@@ -329,6 +336,19 @@ static void sort(struct sim_trace *trace)
         }
 }
 
+/* All of the file at once, behind what was read of it. */
+static bool read_whole(struct sim__trace_reader *reader, struct lines *lines)
+{
+        while (!lines->ended) {
+                if (lines->len > SIM_TRACE_FILE_MAX)
+                        return sim__trace_fail(reader, "a file of sessions may have 64 MiB; split it");
+                if (!fill(reader, lines, 2 * (size_t)SIM_TRACE_FILE_MAX))
+                        return false;
+        }
+        reader->form = SIM__TRACE_WEKA;
+        return sim__trace_weka(reader, lines->data, lines->len);
+}
+
 static bool read_file(struct sim__trace_reader *reader)
 {
         struct lines lines = {.file = gzopen(reader->path, "rb")};
@@ -339,10 +359,69 @@ static bool read_file(struct sim__trace_reader *reader)
                 return false;
         }
         (void)gzbuffer(lines.file, READ_BYTES);
-        good = read_rows(reader, &lines);
+        reader->line_number = 1;
+        good = fill(reader, &lines, 2 * (size_t)SIM_TRACE_LINE_MAX);
+        reader->line_number = good ? 0 : 1;
+        if (good && sim_access_is(lines.data, lines.len))
+                reader->form = SIM__TRACE_LOG;
+        if (good && reader->form != SIM__TRACE_LOG && sim__trace_weka_is(lines.data, lines.len))
+                good = read_whole(reader, &lines);
+        else
+                good = good && read_rows(reader, &lines);
         gzclose(lines.file);
         free(lines.data);
         return good;
+}
+
+static int is_session_file(const struct dirent *entry)
+{
+        size_t len = strlen(entry->d_name);
+
+        return (len > 5 && strcmp(entry->d_name + len - 5, ".json") == 0) ||
+               (len > 8 && strcmp(entry->d_name + len - 8, ".json.gz") == 0);
+}
+
+/* The files of a directory, in the order of their names; all of them must be JSON sessions. */
+static bool read_folder(struct sim__trace_reader *reader)
+{
+        const char *folder = reader->path;
+        struct dirent **names = NULL;
+        int count = scandir(folder, &names, is_session_file, alphasort);
+        bool good = count > 0 && count <= (int)SIM_TRACE_FILES_MAX;
+        char path[4096];
+
+        if (!good)
+                snprintf(reader->message, reader->message_size, "%s: %s", folder,
+                         count > 0    ? "too many files"
+                         : count == 0 ? "no .json and no .json.gz in the directory"
+                                      : "cannot read the directory");
+        for (int i = 0; i < count; i++) {
+                if (good) {
+                        int len = snprintf(path, sizeof(path), "%s/%s", folder, names[i]->d_name);
+
+                        reader->path = path;
+                        reader->form = SIM__TRACE_UNKNOWN;
+                        good = len < (int)sizeof(path) && read_file(reader);
+                        if (good && reader->form != SIM__TRACE_WEKA) {
+                                reader->line_number = 1;
+                                good = sim__trace_fail(
+                                        reader, "not a file of sessions, as all in a directory must be");
+                        }
+                        reader->path = folder;
+                }
+                free(names[i]);
+        }
+        free(names);
+        return good;
+}
+
+static bool read_path(struct sim__trace_reader *reader)
+{
+        struct stat about;
+
+        if (stat(reader->path, &about) == 0 && S_ISDIR(about.st_mode))
+                return read_folder(reader);
+        return read_file(reader);
 }
 
 /* What the rows are checked against; 0: they tell. */
@@ -350,7 +429,10 @@ static uint32_t block_wanted(const struct sim__trace_reader *reader)
 {
         if (reader->options->block_tokens || reader->form == SIM__TRACE_JSON)
                 return reader->options->block_tokens;
-        return reader->form == SIM__TRACE_MADE ? SIM_TRACE_MADE_BLOCK_TOKENS : SIM_TRACE_BLOCK_TOKENS;
+        if (reader->form == SIM__TRACE_WEKA)
+                return reader->block;
+        return reader->form == SIM__TRACE_MADE || reader->form == SIM__TRACE_LOG ? SIM_TRACE_MADE_BLOCK_TOKENS
+                                                                                 : SIM_TRACE_BLOCK_TOKENS;
 }
 
 bool sim_trace_read(const char *path, const struct sim_trace_options *options, struct sim_trace *ret,
@@ -370,15 +452,18 @@ bool sim_trace_read(const char *path, const struct sim_trace_options *options, s
                 reader.form = SIM__TRACE_MADE;
                 good = sim__trace_made(&reader, path + sizeof(MADE) - 1);
         } else {
-                good = read_file(&reader);
+                good = read_path(&reader);
                 trace.session_count = reader.names.sessions;
         }
+        if (good && reader.form == SIM__TRACE_LOG)
+                sim__trace_log_end(&reader);
         if (good && trace.row_count == 0) {
                 snprintf(message, message_size, "%s: no rows%s", path,
                          reader.seen ? " in the chosen stretch of time" : "");
                 good = false;
         }
         good = good && settle_block(&reader, block_wanted(&reader));
+        free(reader.log);
         free(reader.line_of_row);
         free(reader.names.hashes);
         free(reader.names.numbers);

@@ -13,6 +13,8 @@
 enum sim__trace_form {
         SIM__TRACE_UNKNOWN,
         SIM__TRACE_JSON,
+        SIM__TRACE_WEKA,
+        SIM__TRACE_LOG,
         SIM__TRACE_LENGTHS,
         SIM__TRACE_SESSIONS,
         SIM__TRACE_MADE,
@@ -40,7 +42,11 @@ struct sim__trace_reader {
         uint32_t column_count;
         double base_s; /* wall-clock time of the first row */
         bool has_base;
-        uint64_t unique; /* next id that nobody else has */
+        uint64_t unique;            /* next id that nobody else has */
+        struct sim__trace_log *log; /* earlier lines of an access log */
+        uint32_t block;             /* of JSON sessions; 0: none seen */
+        double session_start_s;     /* of the last one */
+        uint64_t session_random;
         char *message;
         size_t message_size;
 };
@@ -61,6 +67,13 @@ uint32_t sim__trace_session(struct sim__trace_reader *reader, const char *name, 
 KVR_MUST_USE bool sim__trace_made(struct sim__trace_reader *reader, const char *text);
 /* line[len] may be read and is '\n'. */
 KVR_MUST_USE bool sim__trace_json_line(struct sim__trace_reader *reader, const char *line, size_t len);
+/* Whether a file that begins so holds JSON sessions. */
+bool sim__trace_weka_is(const char *bytes, size_t len);
+/* All of a file. */
+KVR_MUST_USE bool sim__trace_weka(struct sim__trace_reader *reader, const char *bytes, size_t len);
+KVR_MUST_USE bool sim__trace_log_line(struct sim__trace_reader *reader, const char *line, size_t len);
+/* Times count from the first request. */
+void sim__trace_log_end(struct sim__trace_reader *reader);
 /* The head of a CSV file: sets reader->form. */
 KVR_MUST_USE bool sim__trace_csv_head(struct sim__trace_reader *reader, const char *line, size_t len);
 KVR_MUST_USE bool sim__trace_csv_line(struct sim__trace_reader *reader, const char *line, size_t len);

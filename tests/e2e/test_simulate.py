@@ -10,11 +10,12 @@ import os
 import random
 import re
 import subprocess
+import threading
 import time
 
 import pytest
 
-from harness import BINARY, ROOT, kvroute
+from harness import BINARY, ROOT, kvroute, wait_for
 
 EXTRACTS = ROOT / "tests" / "data" / "traces"
 TRACES = os.environ.get("KVROUTE_TRACES")
@@ -109,7 +110,8 @@ QUEUES = {
 @pytest.mark.parametrize("case", list(QUEUES), ids=lambda case: case[0])
 def test_table_of_queues(case):
     """Hits to four digits and times to two, with the first come first served queue."""
-    out = rows("--reference", *case[1:], os.path.join(TRACES, FILES[case[0]]), timeout=120)
+    policies = ",".join(line.split()[0] for line in QUEUES[case].strip().split("\n"))
+    out = rows("--reference", "--policies", policies, *case[1:], os.path.join(TRACES, FILES[case[0]]), timeout=120)
     found = {r["policy"]: r for r in out}
     for line in QUEUES[case].strip().split("\n"):
         policy, hit, *times = line.split()
@@ -130,8 +132,9 @@ CAPACITIES = {
 @needs_traces
 @pytest.mark.parametrize("case", list(CAPACITIES), ids=lambda case: case[0])
 def test_table_of_capacities(case):
-    out = rows("--reference", "--ttft-target", "10s", *case[1:], os.path.join(TRACES, FILES[case[0]]), timeout=300)
     words = CAPACITIES[case].split()
+    out = rows("--reference", "--policies", ",".join(words[::2]), "--ttft-target", "10s", *case[1:],
+               os.path.join(TRACES, FILES[case[0]]), timeout=300)
     wanted = dict(zip(words[::2], map(float, words[1::2])))
     assert {r["policy"]: round(r["capacity"], 2) for r in out} == wanted
 
@@ -216,6 +219,13 @@ def test_a_hot_prefix_does_not_make_a_hot_replica():
     (["--down", "3@9", "--policies", "lmetric", "x"], 2, "--down: only for policies of kvroute serve, not 'lmetric'"),
     (["synthetic:turns=0"], 1, "synthetic:turns=0: turns=0: not a whole number from 1 to 100000"),
     (["--requests", "y", "x"], 2, "--requests: for one policy"),
+    (["--cost", "a=1,zz=2", "x"], 2, "--cost: 'a=1,zz=2' is not of the form KEY=NUMBER,..."),
+    (["--cost", "a=-1", "x"], 2, "--cost: 'a=-1' is not of the form KEY=NUMBER,..."),
+    (["--calibrate", "/nonexistent"], 1, "--calibrate: /nonexistent: cannot open the file"),
+    (["--slots", "4", "--reference", "x"], 2, "--slots: not with --reference"),
+    (["--slots", "4", "--index", "events", "x"], 2, "--index events: not with --slots, --prompts ids or --reference"),
+    (["--events-lost", "101", "x"], 2, "--events-lost"),
+    (["--metrics-interval", "1ms", "--metrics-delay", "30s", "x"], 2, "--metrics-delay: more than 10000 times the --metrics-interval"),
     (["--ttft-target", "1s", "x"], 2, "--ttft-target: needs --reference and --loads"),
     (["--reference", "--from", "9999", str(EXTRACTS / "agents.jsonl.gz"), "--to", "9999.5"], 1,
      "no rows in the chosen stretch of time"),
@@ -269,6 +279,198 @@ def test_policies_of_the_router_are_named_in_complaints():
     assert done.status == 2 and "--policies: there is no 'lpm'; kvroute serve --help lists the router's" in done.err
     done = kvroute("simulate", "--preset", "tpu", EXTRACTS / "lengths.csv.gz")
     assert done.status == 2 and "--preset: there is no 'tpu'" in done.err
+
+
+# ---- llama.cpp's slots -------------------------------------------------------------------------------------------------
+
+def jsonl(path, *requests):
+    """Requests (seconds, prompt tokens, answer tokens, ids) in Mooncake's layout."""
+    path.write_text("".join(json.dumps({"timestamp": at * 1000, "input_length": tokens, "output_length": answer, "hash_ids": ids})
+                            + "\n" for at, tokens, answer, ids in requests))
+    return path
+
+
+def test_of_four_at_once_one_slot_has_the_prompt(tmp_path):
+    """Four requests at one instant over one resident prompt of 3000 tokens: one hits, three compute it all. Afterwards all four
+    slots hold it. A block cache has it for everybody."""
+    ids = list(range(6))
+    trace = jsonl(tmp_path / "t.jsonl", (0, 3000, 2, ids), *[(60, 3000, 2, ids)] * 4, *[(120, 3000, 2, ids)] * 4)
+    records = tmp_path / "requests.csv"
+    args = [trace, "--replicas", "1", "--policies", "kv", "--capacity-blocks", "100", "--requests", records]
+    simulate(*args, "--slots", "4")
+    with open(records, newline="") as file:
+        cached = [int(r["cached_tokens"]) for r in csv.DictReader(file)]
+    assert cached[0] == 0 and sorted(cached[1:5]) == [0, 0, 0, 2999] and cached[5:] == [2999] * 4
+    simulate(*args)
+    with open(records, newline="") as file:
+        assert [int(r["cached_tokens"]) for r in csv.DictReader(file)] == [0] + [2560] * 8
+
+
+def test_slots_without_a_burst_are_worth_a_router(tmp_path):
+    """What engines.md tells of llama.cpp holds in the fleet: memory brings prompts back, and kv finds them."""
+    trace = jsonl(tmp_path / "t.jsonl", *[(10 * i, 3000, 2, [100 * (i % 8) + b for b in range(6)]) for i in range(64)])
+    args = [trace, "--replicas", "2", "--slots", "2", "--capacity-blocks", "40"]
+    kept, = rows(*args, "--policies", "kv", "--slot-memory-blocks", "100")
+    lost, = rows(*args, "--policies", "kv", "--slot-memory-blocks", "0")
+    assert kept["hit_rate"] > 0.85 and lost["hit_rate"] < kept["hit_rate"] - 0.2
+    assert abs(kept["predicted_hit_rate"] - kept["hit_rate"]) < 0.1
+
+
+# ---- signals -----------------------------------------------------------------------------------------------------------
+
+def test_events_tell_routers_of_each_other():
+    """Four routers, each with a quarter of the requests: by history they know a quarter, by events all of it. What is lost and
+    replayed is as good as told; what is lost for good is missed, and predicted no more."""
+    trace = EXTRACTS / "agents.jsonl.gz"
+    args = ["--policies", "kv", "--replicas", "4", "--capacity-blocks", "2000", "--routers", "4", "--loads", "1.5", trace]
+    own, = rows(*args)
+    told, = rows(*args, "--index", "events", "--events-delay", "50ms")
+    replayed, = rows(*args, "--index", "events", "--events-delay", "50ms", "--events-lost", "10")
+    missed, = rows(*args, "--index", "events", "--events-lost", "30", "--events-replay", "0")
+    assert own["events"] == {"messages": None, "lost": None, "replayed": None}
+    assert told["hit_rate"] > own["hit_rate"] + 0.03 and told["ttft_s"]["mean"] < 0.7 * own["ttft_s"]["mean"]
+    assert told["events"]["messages"] > 1000 and told["events"]["lost"] == 0
+    share = replayed["events"]["lost"] / replayed["events"]["messages"]
+    assert 0.08 < share < 0.12 and replayed["events"]["replayed"] > 0.95 * replayed["events"]["lost"]
+    assert abs(replayed["hit_rate"] - told["hit_rate"]) < 0.02
+    assert missed["predicted_hit_rate"] < 0.85 * missed["hit_rate"] and missed["events"]["replayed"] == 0
+
+
+def test_old_reports_are_worse_than_none():
+    """Four routers that see a quarter each. Fresh reports of the engines' queues help, seconds old ones mislead, and what is older
+    than the router believes is as none."""
+    args = ["--policies", "kv", "--routers", "4", "--replicas", "4", "--loads", "0.7",
+            "synthetic:requests=2000,prefix=0,question=3000,spread=0.9,output=20"]
+    none, fresh, old, older = [rows(*args, *more)[0]["ttft_s"]["mean"] for more in (
+        ["--metrics-interval", "0"], ["--metrics-interval", "100ms"], ["--metrics-interval", "100ms", "--metrics-delay", "3s"],
+        ["--metrics-interval", "100ms", "--metrics-delay", "30s"])]
+    assert fresh < none < old and older == none
+
+
+# ---- sessions of agents ------------------------------------------------------------------------------------------------
+
+SESSION = {
+    "id": "one", "block_size": 64, "tool_tokens": 64, "system_tokens": 64, "requests": [
+        {"t": 0, "type": "s", "in": 1000, "out": 10, "hash_ids": list(range(15)), "api_time": 3},
+        {"t": 10, "type": "subagent", "agent_id": "x", "requests": [
+            {"t": 10, "type": "n", "in": 640, "out": 10, "hash_ids": list(range(100, 110)), "api_time": 2},
+            {"t": 14, "type": "n", "in": 704, "out": 10, "hash_ids": list(range(100, 111)), "api_time": 2, "think_time": 0.5}]},
+        {"t": 20, "type": "n", "in": 1280, "out": 10, "hash_ids": list(range(20))}]}
+
+
+def test_a_session_goes_on_when_answers_are_there(tmp_path):
+    path, records = tmp_path / "session.json", tmp_path / "requests.csv"
+    path.write_text(json.dumps(SESSION, indent=1))
+    simulate("--closed-loop", "--policies", "kv", "--replicas", "2", "--requests", records, path)
+    with open(records, newline="") as file:
+        got = [{k: float(v) for k, v in r.items()} for r in csv.DictReader(file)]
+    ended = [r["arrival_s"] + r["e2e_s"] for r in got]
+    assert [r["session"] for r in got] == [1, 2, 2, 1]
+    assert abs(got[1]["arrival_s"] - (ended[0] + 7)) < 1e-6, "10 s, of which the answer took 3"
+    assert abs(got[2]["arrival_s"] - (ended[1] + 0.5)) < 1e-6, "as it is said"
+    assert abs(got[3]["arrival_s"] - (ended[2] + 4)) < 1e-6, "20 s, when the agent had been done for 4"
+    assert [r["cached_tokens"] for r in got] == [0, 0, 640, 960]
+
+
+def test_a_directory_of_sessions(tmp_path):
+    """Sessions of one file or of many are the same, and have nothing in common."""
+    folder = tmp_path / "sessions"
+    folder.mkdir()
+    for i in range(5):
+        (folder / f"trace_{i}.json").write_text(json.dumps(SESSION))
+    (tmp_path / "all.jsonl").write_text("\n".join(json.dumps(SESSION) for _ in range(5)))
+    many, = rows("--reference", "--policies", "ideal", folder)
+    one, = rows("--reference", "--policies", "ideal", tmp_path / "all.jsonl")
+    assert many["requests"] == 20 and many["block_tokens"] == 64
+    assert many["block_hit_rate"] == one["block_hit_rate"] > 0
+    alone, = rows("--reference", "--policies", "ideal", folder / "trace_0.json")
+    assert alone["block_hit_rate"] == many["block_hit_rate"]
+    (folder / "trace_3.json").write_text('{"requests":[\n{"t":0,"in":"x"}]}')
+    done = kvroute("simulate", "--reference", folder)
+    assert done.status == 1 and f"{folder}/trace_3.json:1: in is not a number of tokens" in done.err
+
+
+# ---- the access log ----------------------------------------------------------------------------------------------------
+
+def timed(router, model, shared, own, seed, answer):
+    """One prompt of token ids, of which the first `shared` are those of all prompts."""
+    prompt = list(range(100000, 100000 + shared)) + [seed * 10000 + i for i in range(own)]
+    body = {"model": model, "max_tokens": answer, "ignore_eos": True, "stream": True, "prompt": prompt,
+            "stream_options": {"include_usage": True}}
+    assert router.post("/v1/completions", body, timeout=60).status == 200
+
+
+def serve_kinds(router, model, number):
+    """Prompts of many lengths with many lengths of a common beginning, one after the other at one replica."""
+    rng = random.Random(model)
+    timed(router, model, 12000, 20, number, 10)
+    for i in range(26):
+        shared = rng.choice([0, 0, 1600, 4000, 8000, 12000])
+        timed(router, model, shared, rng.choice([30, 100, 400, 1500]), number * 100 + i + 1, 10)
+
+
+def test_a_log_gives_the_cost_model_back(fleet, tmp_path):
+    """The log of engines with a known cost model, over real sockets: each of its figures comes back within 5 %; the base
+    of a prompt has what router and sockets add to it."""
+    wanted = {"a": 28.931, "b": 0.1822, "c": 4.004e-3, "d": 2.551e-6, "e": 36 + 0.08}
+    models = ["m1", "m2", "m3"]
+    engines = [subprocess.Popen([BINARY, "mock", "--listen", "127.0.0.1:0", "--model", model, "--preset", "llama3-70b-a100",
+                                 "--step-tokens", "2048"], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+               for model in models]
+    log = tmp_path / "access.log"
+    try:
+        urls = [re.search(r"ready on (http://\S+)", engine.stderr.readline()).group(1) for engine in engines]
+        router = fleet.router("--access-log", log, *["--replica=%s,name=r%d" % (url, i) for i, url in enumerate(urls)], ready=False)
+        router.wait_ready()
+        threads = [threading.Thread(target=serve_kinds, args=(router, model, i)) for i, model in enumerate(models)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        wait_for(lambda: len(log.read_text().splitlines()) == 81, what="81 lines")
+    finally:
+        for engine in engines:
+            engine.terminate()
+            engine.wait(10)
+            engine.stderr.close()
+    fit = json.loads(simulate("--calibrate", log, "--json"))["calibration"]
+    assert fit["lines"] == 81 and fit["prompts"] > 70 and fit["answers"] > 70
+    for name, value in wanted.items():
+        assert abs(fit[name] - value) < 0.05 * value + (1.5 if name == "a" else 0), (name, fit)
+    assert fit["prompt_error_p50"] < 0.05 and fit["answer_error_p50"] < 0.05
+    # The same log as a trace, on engines as fast as those that wrote it.
+    done = kvroute("simulate", "--no-progress", "--json", "--calibrate", log, "--policies", "kv", "--replicas", "3", log)
+    assert done.status == 0
+    result = json.loads(done.out)
+    assert result["calibration"] == fit
+    row, = result["rows"]
+    assert row["requests"] == 81 and row["block_tokens"] == 64
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    seen = sum(line["observed_tokens"] for line in lines) / sum(line["prompt_tokens"] for line in lines)
+    assert abs(row["hit_rate"] - seen) < 0.1, "about as much is found again as was found"
+
+
+def test_a_log_that_tells_too_little_is_refused(tmp_path):
+    log = tmp_path / "access.log"
+    line = {"time": "2026-03-01T10:00:00.000Z", "request_id": "r", "status": 200, "end": "finished", "replica": "a",
+            "prompt_tokens": 100, "completion_tokens": 10, "observed_tokens": 0, "stream": True, "queue_s": None,
+            "ttft_s": 0.1, "total_s": 0.3}
+    log.write_text("".join(json.dumps({**line, "time": "2026-03-01T10:00:%02d.000Z" % i}) + "\n" for i in range(30)))
+    done = kvroute("simulate", "--calibrate", log)
+    assert done.status == 1 and done.out == ""
+    assert f"--calibrate: {log}: too little to calibrate with: in 30 prompts how many tokens engines had to compute" in done.err
+    log.write_text(json.dumps(line) + "\n")
+    done = kvroute("simulate", "--calibrate", log)
+    assert done.status == 1 and "of 1 requests 1 are streamed prompts" in done.err
+
+
+def test_a_cost_model_by_hand():
+    """Twice the time of everything is twice the time."""
+    args = ["--policies", "round_robin", "--replicas", "1", "synthetic:requests=50,rate=0.01,groups=1,output=20"]
+    once, = rows(*args, "--cost", "a=20,b=0.1,c=0.002,d=0,e=20,f=0,g=0")
+    twice, = rows(*args, "--cost", "a=40,b=0.2,c=0.004,d=0,e=40,f=0,g=0")
+    for figure in ("ttft_s", "e2e_s"):
+        assert abs(twice[figure]["mean"] / once[figure]["mean"] - 2) < 1e-3
 
 
 # ---- the same decisions as the proxy -----------------------------------------------------------------------------------

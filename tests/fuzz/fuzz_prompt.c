@@ -87,6 +87,27 @@ static void check_respelled(struct kvr_parser *parser, enum kvr_api api, struct 
         }
 }
 
+/* Patterns to ignore make a name, and change nothing else. */
+static void check_ignoring(struct kvr_parser *parser, enum kvr_api api, struct kvr_slice body,
+                           enum kvr_status status, const struct kvr_prompt *prompt)
+{
+        static const struct kvr_slice patterns[] = {
+                {"timestamp", 9}, {"uuid", 4}, {"number", 6}, {"hex:8", 5}, {"after:a", 7}};
+        struct kvr_prompt_options options = {.seed = 7};
+        struct kvr_ignore *ignore = NULL;
+        struct kvr_prompt other;
+
+        FUZZ_CHECK(kvr_ignore_new(patterns, sizeof patterns / sizeof *patterns, &ignore, NULL) == KVR_OK);
+        options.ignore = ignore;
+        FUZZ_CHECK(kvr_prompt_parse(parser, api, body, &options, &other, NULL) == status);
+        if (status == KVR_OK) {
+                FUZZ_CHECK(same_keys(prompt, &other));
+                FUZZ_CHECK(!prompt->hint.len || other.hint.len == prompt->hint.len);
+                FUZZ_CHECK(prompt->hint.len || !other.hint.len || memcmp(other.hint.data, "ignore-", 7) == 0);
+        }
+        kvr_ignore_free(ignore);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
         if (len < 2)
@@ -124,6 +145,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
                 FUZZ_CHECK(memchr(err.message, '\0', sizeof err.message) != NULL);
         }
         check_respelled(b, api, body, &options, status, &fresh);
+        check_ignoring(b, api, body, status, &fresh);
         kvr_parser_free(a);
         kvr_parser_free(b);
         return 0;
