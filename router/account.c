@@ -2,6 +2,8 @@
 /* The end of a request: settlement, access log, metrics, and everything given back. Once per exchange. */
 #include "proxy.h"
 
+#include "adapters.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -11,6 +13,7 @@
 
 #include "edit.h"
 #include "engine/paths.h"
+#include "host.h"
 
 #define KEY_ID_DIGITS 8
 #define KEY_ID_SEED   0x6b65795f69640a01ull /* so that no id is the beginning of a tenant's salt */
@@ -25,7 +28,7 @@ void count_waiting(struct exchange *exchange, bool waiting)
         if (!waiting)
                 atomic_fetch_sub_explicit(&target->waiting, 1, memory_order_relaxed);
         else if (atomic_fetch_add_explicit(&target->waiting, 1, memory_order_relaxed) == 0)
-                atomic_store_explicit(&target->waiting_since_ns, uv_hrtime(), memory_order_relaxed);
+                atomic_store_explicit(&target->waiting_since_ns, exchange->sent_ns, memory_order_relaxed);
 }
 
 void exchange_release_replica(struct exchange *exchange)
@@ -125,8 +128,9 @@ static void add_key_id(struct text *out, struct exchange *exchange)
         add_string(out, "key_id", (struct kvr_slice){hash, KEY_ID_DIGITS});
 }
 
-static void log_access(struct exchange *exchange, enum kvr_end end, const struct usage *usage,
-                       const struct kvr_settlement *settlement, uint64_t now_ns)
+__attribute__((cold)) static void log_access(struct exchange *exchange, enum kvr_end end,
+                                             const struct usage *usage,
+                                             const struct kvr_settlement *settlement, uint64_t now_ns)
 {
         struct proxy *proxy = exchange->worker->proxy;
         struct text *out = &exchange->worker->scratch;
@@ -242,6 +246,19 @@ static struct counts counts_of(const struct exchange *exchange, enum kvr_end end
         return (struct counts){worker, metrics_labels(worker->proxy->metrics, worker->number, values)};
 }
 
+static void count_reason(struct worker *worker, enum kvr_reason reason)
+{
+        struct metrics *metrics = worker->proxy->metrics;
+        metrics_series_id *series = &worker->reasons[reason];
+
+        if (!*series) {
+                struct kvr_slice name = slice_of(kvr_reason_name(reason));
+
+                *series = metrics_series(metrics, worker->number, METRIC_DECISIONS, &name) + 1;
+        }
+        metrics_add(metrics, worker->number, *series - 1, 1);
+}
+
 static void count_exchange(struct exchange *exchange, enum kvr_end end, const struct usage *usage,
                            const struct kvr_settlement *settlement, uint64_t now_ns)
 {
@@ -254,11 +271,8 @@ static void count_exchange(struct exchange *exchange, enum kvr_end end, const st
                 observe(&counts, METRIC_TTFT, exchange->start_ns, exchange->first_token_ns);
         if (settlement && end == KVR_END_FINISHED && exchange->status < 300)
                 count_tokens(&counts, exchange, usage, settlement);
-        if (settlement) {
-                struct kvr_slice reason = slice_of(kvr_reason_name(exchange->decision.reason));
-
-                worker_count(worker, METRIC_DECISIONS, &reason, 1);
-        }
+        if (settlement)
+                count_reason(worker, exchange->decision.reason);
         if (exchange->own_code) {
                 struct kvr_slice own = slice_of(exchange->own_code);
 
@@ -287,8 +301,11 @@ static void judge_replica(struct exchange *exchange, enum kvr_end end)
         /* An administrative request passed on (allow-engine-admin) may have emptied the cache without an
          * event. */
         if (exchange->api == KVR_API_OTHER && end == KVR_END_FINISHED && exchange->status < 300 &&
-            engine_path_clears_cache(exchange->path))
+            engine_path_clears_cache(exchange->path)) {
                 kvr_replica_forget(exchange->worker->proxy->router, exchange->replica->id);
+                shadow_replica_forget(exchange->worker->proxy->shadow, exchange->replica->id);
+                atomic_fetch_add(&exchange->replica->clears, 1);
+        }
 }
 
 static void give_back(struct exchange *exchange)
@@ -296,6 +313,7 @@ static void give_back(struct exchange *exchange)
         struct proxy *proxy = exchange->worker->proxy;
 
         queue_remove(exchange);
+        adapters_leave(exchange);
         net_deadline_disarm(&exchange->heartbeat);
         if (exchange->upstream) {
                 upstream_close(exchange->upstream);
@@ -305,6 +323,33 @@ static void give_back(struct exchange *exchange)
         if (exchange->body_reserved)
                 atomic_fetch_sub(&proxy->body_bytes, exchange->body_reserved);
         exchange->body_reserved = 0;
+}
+
+/* What became of the request, to the shadow's brain as well. */
+static void end_shadow(struct exchange *exchange, enum kvr_end end)
+{
+        const struct usage *usage = &exchange->usage;
+        const struct kvr_settlement *settlement = exchange->booked ? &exchange->settlement : NULL;
+        uint64_t now_ns = uv_hrtime();
+        struct shadow_outcome outcome = {
+                .end = end,
+                .computed = settlement && (exchange->first_token_ns || end == KVR_END_FINISHED),
+                .retried = exchange->tries > 1,
+                .prompt_tokens = usage->prompt_tokens > 0 ? (uint32_t)usage->prompt_tokens
+                                 : settlement             ? settlement->prompt_tokens
+                                                          : 0,
+                .prompt_counted = usage->prompt_tokens > 0,
+                .predicted = exchange->decision.match_tokens,
+                .cached_tokens = usage->cached_tokens,
+                .completion_tokens = usage->completion_tokens,
+                .ttft_s = settlement ? settlement->ttft_s : (double)NAN,
+                .decode_ns = exchange->first_token_ns ? now_ns - exchange->first_token_ns : 0,
+        };
+
+        if (exchange->api == KVR_API_RESPONSES && usage->id[0])
+                outcome.response_id = slice_of(usage->id);
+        shadow_end(exchange->worker->proxy->shadow, exchange->shadow, &outcome, now_ns);
+        exchange->shadow = NULL;
 }
 
 void exchange_book(struct exchange *exchange, enum kvr_end end)
@@ -317,6 +362,8 @@ void exchange_book(struct exchange *exchange, enum kvr_end end)
         judge_replica(exchange, end);
         settle(exchange, refused ? KVR_END_REFUSED : end, &exchange->usage, &exchange->settlement);
         exchange->booked = true;
+        if (exchange->shadow)
+                end_shadow(exchange, refused ? KVR_END_REFUSED : end);
 }
 
 /* Those that reached a replica: the others have nothing to tell about routing. */
@@ -334,6 +381,10 @@ static void note_decision(const struct exchange *exchange, const struct kvr_sett
                                                                     : settlement->prompt_tokens,
                 .predicted_tokens = decision->match_tokens,
                 .best_tokens = decision->best_match_tokens,
+                .due_tokens = decision->due_tokens,
+                .wait_s = decision->wait_s,
+                .own_s = decision->own_s,
+                .toll_s = decision->toll_s,
                 .observed_tokens = exchange->usage.cached_tokens,
                 .status = exchange->status,
         };
@@ -341,16 +392,79 @@ static void note_decision(const struct exchange *exchange, const struct kvr_sett
         decisions_add(exchange->worker->proxy->decisions, &note);
 }
 
+/* ---- capture ---- */
+
+/* About as many as the engine made, where it does not tell: events of a stream, or a quarter of the bytes. */
+static uint32_t output_guess(const struct exchange *exchange)
+{
+        uint64_t guess = exchange->sse ? exchange->scanner.data_events : exchange->body_in / 4;
+
+        return guess < INT32_MAX ? (uint32_t)guess : INT32_MAX;
+}
+
+static int64_t millis(uint64_t from_ns, uint64_t to_ns)
+{
+        return from_ns && to_ns >= from_ns ? (int64_t)((to_ns - from_ns) / 1000000) : -1;
+}
+
+void account_capture(struct exchange *exchange, const char *end, uint32_t input_tokens,
+                     uint32_t output_tokens)
+{
+        struct capture *capture = exchange->worker->proxy->capture;
+        const struct usage *usage = &exchange->usage;
+        /* The counts of several prompts or answers are not those of the one whose keys are kept. */
+        bool counted = exchange->booked && !exchange->several;
+        struct capture_facts facts = {
+                .input_tokens = input_tokens,
+                .output_tokens = output_tokens,
+                .cached_tokens = exchange->booked ? usage->cached_tokens : -1,
+                .ttft_ms = millis(exchange->start_ns, exchange->first_token_ns),
+                .total_ms = exchange->booked ? millis(exchange->start_ns, uv_hrtime()) : -1,
+                .end = end,
+                .model = exchange->real_model,
+                .workload = exchange->workload[0] ? exchange->workload : "default",
+        };
+
+        if (!exchange->capture)
+                return;
+        if (counted && usage->prompt_tokens > 0 && usage->prompt_tokens <= INT32_MAX) {
+                facts.input_tokens = (uint32_t)usage->prompt_tokens;
+                facts.input_exact = true;
+        }
+        if (counted && usage->completion_tokens >= 0 && usage->completion_tokens <= INT32_MAX) {
+                facts.output_tokens = (uint32_t)usage->completion_tokens;
+                facts.output_exact = true;
+        }
+        if (facts.input_tokens)
+                capture_end(capture, exchange->capture, &facts);
+        else
+                capture_forget(capture, exchange->capture);
+        exchange->capture = NULL;
+}
+
+static void end_capture(struct exchange *exchange, enum kvr_end end, const struct kvr_settlement *settlement)
+{
+        bool computed =
+                settlement && exchange->status < 400 && (exchange->first_token_ns || end == KVR_END_FINISHED);
+
+        account_capture(exchange, end_name(end), computed ? settlement->prompt_tokens : 0,
+                        output_guess(exchange));
+}
+
 static void account(struct exchange *exchange, enum kvr_end end)
 {
         struct proxy *proxy = exchange->worker->proxy;
         const struct kvr_settlement *settlement;
-        uint64_t now_ns = uv_hrtime();
+        uint64_t now_ns = host_now_ns(NULL);
 
         if (!exchange->booked)
                 exchange_book(exchange, end);
+        if (exchange->shadow) /* no replica has served it */
+                end_shadow(exchange, end == KVR_END_FINISHED ? KVR_END_FAILED : end);
         settlement = exchange->booked ? &exchange->settlement : NULL;
         count_exchange(exchange, end, &exchange->usage, settlement, now_ns);
+        if (exchange->capture)
+                end_capture(exchange, end, settlement);
         if (settlement && exchange->replica)
                 note_decision(exchange, settlement, now_ns);
         if (proxy->access_fd >= 0)

@@ -91,7 +91,8 @@ static void write_explanation(struct text *json, const struct kvr_prompt *prompt
         for (size_t i = 0; i < count; i++) {
                 text_adds(json, i ? ",{\"replica\":\"" : "{\"replica\":\"");
                 text_adds(json, replica_name(fleet, candidates[i].replica));
-                text_addf(json, "\",\"match_tokens\":%u", candidates[i].match_tokens);
+                text_addf(json, "\",\"match_tokens\":%u,\"due_tokens\":%u", candidates[i].match_tokens,
+                          candidates[i].due_tokens);
                 admin_add_number(json, "wait_s", candidates[i].wait_s);
                 admin_add_number(json, "own_s", candidates[i].own_s);
                 admin_add_number(json, "toll_s", candidates[i].toll_s);

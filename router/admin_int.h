@@ -7,6 +7,7 @@
  *   admin_guard.c    whether what changes something may do so
  *   admin_explain.c  what would become of a request
  *   admin_ledger.c   what became of the prompts
+ *   admin_shadow.c   what kv would have made of them
  *   admin_page.c     the dashboard, and the last requests for it
  *   admin_status.c   metrics, settings, alarms
  */
@@ -39,6 +40,11 @@ double admin_trust(const struct kvr_replica_info *info);
 /* Answers if the path is one of the dashboard's, else false. */
 bool admin_page(struct net_exchange *exchange);
 
+/* ---- admin_shadow.c ---- */
+/* ,"shadow":{...}, or null where there is none. */
+void admin_add_shadow(const struct proxy *proxy, struct text *out, uint64_t now_ns);
+void admin_shadow_metrics(const struct proxy *proxy);
+
 /* ---- the answers ---- */
 void admin_list_replicas(struct admin *admin, struct net_exchange *exchange);
 void admin_add_replica(struct admin *admin, struct net_exchange *exchange);
@@ -51,6 +57,8 @@ void admin_explain_usage(struct net_exchange *exchange);
 void admin_metrics(struct admin *admin, struct net_exchange *exchange);
 void admin_config(struct admin *admin, struct net_exchange *exchange);
 void admin_ledger(struct admin *admin, struct net_exchange *exchange);
+/* Sets what /metrics has of the ledger. Does nothing without one. */
+void admin_ledger_metrics(struct proxy *proxy);
 void admin_alarms(struct admin *admin, struct net_exchange *exchange);
 void admin_decisions(struct admin *admin, struct net_exchange *exchange);
 

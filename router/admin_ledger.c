@@ -4,6 +4,7 @@
  * library's structs, so that one page explains both. ?by=NAME gives one kind of account only.
  */
 #include "admin_int.h"
+#include "workload.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -67,16 +68,27 @@ static void add_histogram(struct text *out, const char *key, const uint64_t *buc
         text_add(out, "]", 1);
 }
 
-static void add_account(struct text *out, enum kvr_ledger_by by, const struct kvr_ledger_account *account,
-                        uint64_t now_ns)
+/* ,"label":...: the name that the configuration gives a family. */
+static void add_label(struct text *out, const struct router_config *config, const char *family)
+{
+        const char *label = config_family(config, family);
+
+        if (label)
+                admin_add_string(out, "label", label);
+}
+
+static void add_account(struct text *out, const struct router_config *config, enum kvr_ledger_by by,
+                        const struct kvr_ledger_account *account, uint64_t now_ns)
 {
         text_adds(out, "{\"name\":\"");
         text_add_json(out, (struct kvr_slice){account->name, strlen(account->name)});
         text_add(out, "\"", 1);
         if (by == KVR_LEDGER_REPLICA)
                 text_addf(out, ",\"present\":%s", account->present ? "true" : "false");
-        if (by == KVR_LEDGER_FAMILY)
+        if (by == KVR_LEDGER_FAMILY) {
+                add_label(out, config, account->name);
                 admin_add_number(out, "family_tokens", account->family_tokens);
+        }
         admin_add_number(out, "idle_s",
                          account->last_ns && now_ns >= account->last_ns
                                  ? (double)(now_ns - account->last_ns) / 1e9
@@ -93,7 +105,8 @@ static void add_account(struct text *out, enum kvr_ledger_by by, const struct kv
         text_add(out, "}", 1);
 }
 
-static void add_accounts(struct text *out, struct kvr_ledger *ledger, enum kvr_ledger_by by, uint64_t now_ns)
+static void add_accounts(struct text *out, const struct router_config *config, struct kvr_ledger *ledger,
+                         enum kvr_ledger_by by, uint64_t now_ns)
 {
         struct kvr_ledger_account *account = malloc(sizeof *account);
         uint32_t cursor = 0;
@@ -106,7 +119,7 @@ static void add_accounts(struct text *out, struct kvr_ledger *ledger, enum kvr_l
         for (bool first = true; kvr_ledger_account(ledger, by, now_ns, &cursor, account); first = false) {
                 if (!first)
                         text_add(out, ",", 1);
-                add_account(out, by, account, now_ns);
+                add_account(out, config, by, account, now_ns);
         }
         text_add(out, "]", 1);
         free(account);
@@ -172,7 +185,8 @@ static void add_curve(struct text *out, struct kvr_ledger *ledger, enum kvr_ledg
         text_adds(out, "]}");
 }
 
-static void add_spoilers(struct text *out, struct kvr_ledger *ledger, uint64_t now_ns)
+static void add_spoilers(struct text *out, const struct router_config *config, struct kvr_ledger *ledger,
+                         uint64_t now_ns)
 {
         struct kvr_ledger_spoiler spoilers[SPOILERS_SHOWN];
         size_t count = kvr_ledger_spoilers(ledger, spoilers, SPOILERS_SHOWN);
@@ -183,7 +197,9 @@ static void add_spoilers(struct text *out, struct kvr_ledger *ledger, uint64_t n
 
                 text_addf(out, "%s{\"family\":\"", i ? "," : "");
                 text_add_json(out, (struct kvr_slice){spoiler->family, strlen(spoiler->family)});
-                text_addf(out, "\",\"unit\":\"%s\"", spoiler->unit == KVR_UNIT_TOKENS ? "tokens" : "bytes");
+                text_add(out, "\"", 1);
+                add_label(out, config, spoiler->family);
+                text_addf(out, ",\"unit\":\"%s\"", spoiler->unit == KVR_UNIT_TOKENS ? "tokens" : "bytes");
                 add_integer(out, "from", spoiler->from);
                 add_integer(out, "to", spoiler->to);
                 add_integer(out, "count", spoiler->count);
@@ -256,6 +272,7 @@ void admin_ledger(struct admin *admin, struct net_exchange *exchange)
 {
         struct kvr_ledger *ledger = admin->options.proxy->ledger;
         struct kvr_router *router = admin->options.proxy->router;
+        const struct router_config *config = atomic_load(&admin->options.proxy->config);
         int by = wanted(net_exchange_head(exchange)->query);
         uint64_t now_ns = uv_hrtime();
         struct kvr_index_info index;
@@ -271,6 +288,7 @@ void admin_ledger(struct admin *admin, struct net_exchange *exchange)
         kvr_router_index_info(router, &index);
         add_integer(&json, "lookups", index.lookups);
         add_integer(&json, "lookups_without_match", index.lookups_without_match);
+        admin_add_shadow(admin->options.proxy, &json, now_ns);
         if (!ledger) {
                 text_adds(&json, ",\"ledger\":null}");
                 admin_respond_json(exchange, 200, &json);
@@ -283,7 +301,7 @@ void admin_ledger(struct admin *admin, struct net_exchange *exchange)
                         continue;
                 if (by < 0 && one > KVR_LEDGER_ALL)
                         text_add(&json, ",", 1);
-                add_accounts(&json, ledger, (enum kvr_ledger_by)one, now_ns);
+                add_accounts(&json, config, ledger, (enum kvr_ledger_by)one, now_ns);
         }
         text_add(&json, "}", 1);
         add_balances(&json, ledger, now_ns);
@@ -292,7 +310,66 @@ void admin_ledger(struct admin *admin, struct net_exchange *exchange)
         text_add(&json, ",", 1);
         add_curve(&json, ledger, KVR_LEDGER_HOUR, now_ns);
         text_add(&json, "}", 1);
-        add_spoilers(&json, ledger, now_ns);
+        add_spoilers(&json, config, ledger, now_ns);
         text_add(&json, "}", 1);
         admin_respond_json(exchange, 200, &json);
+}
+
+/* ---- for /metrics ------------------------------------------------------------------------------------- */
+
+/* A sum of the library: the whole value is set at each scrape. */
+static void set_metric(struct proxy *proxy, enum metric_id id, const char *label, const char *part,
+                       double value)
+{
+        struct kvr_slice labels[2] = {{label, strlen(label)}, {part, part ? strlen(part) : 0}};
+        metrics_series_id series = metrics_series(proxy->metrics, proxy->worker_count, id, labels);
+
+        metrics_set(proxy->metrics, series, value);
+}
+
+static void set_parts(struct proxy *proxy, const struct kvr_ledger_account *account)
+{
+        const struct kvr_ledger_sums *sums = &account->sums[KVR_LEDGER_LIFE];
+        /* As the other metrics call them. */
+        const char *name = strcmp(account->name, "(none)") == 0    ? "default"
+                           : strcmp(account->name, "(other)") == 0 ? WORKLOAD_OTHER
+                                                                   : account->name;
+
+        set_metric(proxy, METRIC_ACCOUNT_TOKENS, name, "won", (double)sums->won_tokens);
+        set_metric(proxy, METRIC_ACCOUNT_TOKENS, name, "placement", (double)sums->placement_tokens);
+        set_metric(proxy, METRIC_ACCOUNT_TOKENS, name, "staleness", (double)sums->staleness_tokens);
+        set_metric(proxy, METRIC_ACCOUNT_TOKENS, name, "workload", (double)sums->workload_tokens);
+}
+
+/* balance: the rule's name there; NULL: the real fleet. */
+static void set_rule(struct proxy *proxy, const struct kvr_ledger_account *account, const char *policy,
+                     const char *balance, uint64_t now_ns)
+{
+        const struct kvr_ledger_sums *sums = &account->sums[KVR_LEDGER_LIFE];
+        struct kvr_ledger_balance spread;
+
+        set_metric(proxy, METRIC_RULE_PROMPT, policy, NULL, (double)sums->prompt_tokens);
+        set_metric(proxy, METRIC_RULE_CACHED, policy, NULL, (double)sums->won_tokens);
+        set_metric(proxy, METRIC_RULE_AVOIDED, policy, NULL, (double)sums->avoided_ns / 1e9);
+        if (kvr_ledger_balance(proxy->ledger, balance, now_ns, &spread) == KVR_OK)
+                set_metric(proxy, METRIC_RULE_BUSIEST, policy, NULL, spread.computed_tokens.max_mean);
+}
+
+void admin_ledger_metrics(struct proxy *proxy)
+{
+        struct kvr_ledger_account *account = proxy->ledger ? malloc(sizeof *account) : NULL;
+        uint64_t now_ns = uv_hrtime();
+        uint32_t cursor = 0;
+
+        if (!account)
+                return;
+        while (kvr_ledger_account(proxy->ledger, KVR_LEDGER_WORKLOAD, now_ns, &cursor, account))
+                set_parts(proxy, account);
+        cursor = 0;
+        if (kvr_ledger_account(proxy->ledger, KVR_LEDGER_ALL, now_ns, &cursor, account))
+                set_rule(proxy, account, "actual", NULL, now_ns);
+        cursor = 0;
+        while (kvr_ledger_account(proxy->ledger, KVR_LEDGER_VIRTUAL, now_ns, &cursor, account))
+                set_rule(proxy, account, account->name, account->name, now_ns);
+        free(account);
 }

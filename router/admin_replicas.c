@@ -67,6 +67,57 @@ static void add_alarms(struct admin *admin, struct text *out, struct target *tar
         text_add(out, "]", 1);
 }
 
+/* What its events do, or null where none are configured. */
+static void add_events(struct text *out, const struct control_view *view, const struct kvr_replica_info *info,
+                       uint64_t now)
+{
+        const struct events_view *events = &view->events;
+        const struct engine_stream_counters *counters = &events->counters;
+
+        if (!view->events_expected) {
+                text_adds(out, ",\"events\":null");
+                return;
+        }
+        text_addf(out, ",\"events\":{\"state\":\"%s\",\"trusted\":%s,\"connected\":%s",
+                  view->events_followed ? engine_stream_state_name(events->state) : "off",
+                  events->trusted ? "true" : "false", events->connected ? "true" : "false");
+        admin_add_string(out, "why", view->events_text);
+        admin_add_string(out, "canary", kvr_canary_name(info->canary));
+        if (view->events_followed) {
+                admin_add_string(out, "endpoint", events->source.events);
+                admin_add_string(out, "replay", events->source.replay);
+                admin_add_string(out, "topic", events->source.topic);
+                admin_add_number(out, "rank", events->source.rank);
+                admin_add_number(out, "seq", events->next ? (double)(events->next - 1) : NAN);
+                admin_add_number(out, "heard_s",
+                                 events->heard_ns && now >= events->heard_ns
+                                         ? (double)(now - events->heard_ns) / 1e9
+                                         : NAN);
+                admin_add_number(out, "age_s", events->age_s < 0 ? 0 : events->age_s);
+                admin_add_number(out, "block_tokens",
+                                 events->block_tokens ? (double)events->block_tokens : NAN);
+                admin_add_number(out, "blocks", (double)info->event_blocks);
+                admin_add_number(out, "batches", (double)counters->batches);
+                admin_add_number(out, "gaps", (double)counters->gaps);
+                admin_add_number(out, "lost", (double)counters->lost);
+                admin_add_number(out, "duplicates", (double)counters->duplicates);
+                admin_add_number(out, "replays", (double)counters->replays);
+                admin_add_number(out, "replays_failed", (double)counters->replays_failed);
+                admin_add_number(out, "too_old", (double)counters->too_old);
+                admin_add_number(out, "restarts", (double)counters->restarts);
+                admin_add_number(out, "clears", (double)counters->clears);
+                admin_add_number(out, "unheard", (double)counters->unheard);
+                admin_add_number(out, "malformed", (double)events->malformed);
+                admin_add_number(out, "unreadable", (double)events->unreadable);
+                admin_add_number(out, "stored", (double)events->stored);
+                admin_add_number(out, "removed", (double)events->removed);
+                admin_add_number(out, "cleared", (double)events->cleared);
+                admin_add_number(out, "orphans", (double)events->account.orphans);
+                admin_add_number(out, "refused", (double)events->account.refused);
+        }
+        text_add(out, "}", 1);
+}
+
 static void add_replica(struct admin *admin, struct text *out, struct target *target)
 {
         struct kvr_replica_info info;
@@ -106,7 +157,8 @@ static void add_replica(struct admin *admin, struct text *out, struct target *ta
         admin_add_number(out, "cached_tokens", (double)info.cached_tokens);
         admin_add_string(out, "cache", info.cache == KVR_CACHE_SLOTS ? "slots" : "blocks");
         add_flag(out, "prefix_caching", view.detected ? view.prefix_caching : NAN);
-        admin_add_string(out, "residency", "history");
+        admin_add_string(out, "residency", info.residency == KVR_BY_EVENTS ? "events" : "history");
+        add_events(out, &view, &info, now);
         admin_add_number(out, "prefill_tokens_per_second", info.prefill_tokens_per_second);
         admin_add_number(out, "prediction_error", info.prediction_error);
         admin_add_number(out, "trust", admin_trust(&info));

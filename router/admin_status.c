@@ -66,6 +66,23 @@ static void gauge_replica(struct admin *admin, struct target *target, uint64_t n
         sums_of_replica(metrics, thread, name, &info);
 }
 
+/* What engines say they hold, and what is known of prompts in tokens. */
+static void gauge_events(struct kvr_router *router, struct metrics *metrics, unsigned thread)
+{
+        struct kvr_events_info info;
+
+        kvr_router_events_info(router, &info);
+        set_gauge(metrics, thread, METRIC_EVENT_INDEX_BYTES, NULL, (double)info.bytes);
+        set_gauge(metrics, thread, METRIC_EVENT_INDEX_BYTES_MAX, NULL, (double)info.bytes_max);
+        set_gauge(metrics, thread, METRIC_EVENT_INDEX_BLOCKS, NULL, (double)info.blocks);
+        set_gauge(metrics, thread, METRIC_EVENT_INDEX_HOLDERS, NULL, (double)info.holders);
+        set_gauge(metrics, thread, METRIC_TOKEN_MAP_BYTES, NULL, (double)info.map_bytes);
+        set_gauge(metrics, thread, METRIC_TOKEN_MAP_BYTES_MAX, NULL, (double)info.map_bytes_max);
+        set_gauge(metrics, thread, METRIC_TOKEN_MAP_POINTS, NULL, (double)info.map_points);
+        set_gauge(metrics, thread, METRIC_TOKEN_MAP_LOOKUPS, "hit", (double)info.map_hits);
+        set_gauge(metrics, thread, METRIC_TOKEN_MAP_LOOKUPS, "miss", (double)info.map_misses);
+}
+
 void admin_metrics(struct admin *admin, struct net_exchange *exchange)
 {
         struct proxy *proxy = admin->options.proxy;
@@ -87,9 +104,19 @@ void admin_metrics(struct admin *admin, struct net_exchange *exchange)
         set_gauge(metrics, thread, METRIC_INDEX_EVICTIONS, NULL, (double)index.evictions);
         set_gauge(metrics, thread, METRIC_INDEX_LOOKUPS, NULL, (double)index.lookups);
         set_gauge(metrics, thread, METRIC_INDEX_LOOKUPS_EMPTY, NULL, (double)index.lookups_without_match);
+        gauge_events(proxy->router, metrics, thread);
         set_gauge(metrics, thread, METRIC_QUEUE_REQUESTS, NULL, (double)atomic_load(&proxy->queued));
         set_gauge(metrics, thread, METRIC_CONNECTIONS, NULL, (double)atomic_load(&proxy->connections));
         set_gauge(metrics, thread, METRIC_BODY_BYTES, NULL, (double)atomic_load(&proxy->body_bytes));
+        admin_shadow_metrics(proxy);
+        if (proxy->capture) {
+                struct capture_counts counts;
+
+                capture_counts(proxy->capture, &counts);
+                set_gauge(metrics, thread, METRIC_CAPTURE_LINES, NULL, (double)counts.lines);
+                set_gauge(metrics, thread, METRIC_CAPTURE_DROPPED, NULL, (double)counts.dropped);
+        }
+        admin_ledger_metrics(proxy);
         text = metrics_write(metrics, &len);
         if (text)
                 net_respond(exchange, 200, "text/plain; version=0.0.4; charset=utf-8", "",

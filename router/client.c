@@ -338,7 +338,8 @@ static bool refused_by_head(struct exchange *exchange, const struct http1_head *
 {
         const struct router_config *config = exchange->worker->config;
 
-        if (strcmp(exchange->method, "CONNECT") == 0 || strcmp(exchange->method, "TRACE") == 0) {
+        if (exchange->api == KVR_API_OTHER &&
+            (strcmp(exchange->method, "CONNECT") == 0 || strcmp(exchange->method, "TRACE") == 0)) {
                 reply_error(exchange, 405, "method_not_allowed", "this method is not forwarded", 0);
                 return true;
         }
@@ -397,7 +398,7 @@ static bool body_room(struct exchange *exchange, size_t more)
         return text_room(&exchange->body, more) != NULL;
 }
 
-static void body_refused(struct exchange *exchange)
+__attribute__((cold)) static void body_refused(struct exchange *exchange)
 {
         exchange->keep_alive = false;
         reply_error(exchange, 503, "overloaded",
@@ -495,8 +496,8 @@ static void body_begin(struct exchange *exchange, const struct http1_parser *par
         size_t at_once;
 
         exchange->state = EXCHANGE_BODY;
-        exchange->body_parser = *parser;
-        exchange->body_parser.llhttp.data = &exchange->body_parser;
+        if (head->chunked)
+                http1_move(&exchange->body_parser, parser);
         exchange->body_left = head->chunked ? INT64_MAX : head->content_length > 0 ? head->content_length : 0;
         if (exchange->body_left == 0) {
                 body_done(exchange);
@@ -512,7 +513,7 @@ static void body_begin(struct exchange *exchange, const struct http1_parser *par
         net_deadline_arm(&client->worker->deadlines, &client->deadline, DEADLINE_CLIENT_IDLE);
 }
 
-static void send_continue(struct exchange *exchange)
+__attribute__((cold)) static void send_continue(struct exchange *exchange)
 {
         uv_buf_t line = uv_buf_init((char *)(uintptr_t) "HTTP/1.1 100 Continue\r\n\r\n", 25);
 

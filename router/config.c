@@ -78,6 +78,17 @@ static bool is_switch_word(const char *word)
         return option_parse_bool(slice(word), &unused, &why);
 }
 
+/* --shadow, --shadow mirror: the next word is its value where it can be one. */
+static bool take_bare_choice(struct config_builder *b, struct flags *flags, const struct option_row *option,
+                             char *const *argv, int argc)
+{
+        unsigned unused;
+
+        if (optind < argc && option_parse_choice(slice(argv[optind]), option->argument, &unused))
+                return add_flag(b, flags, option, argv[optind++]);
+        return add_flag(b, flags, option, "on");
+}
+
 /* word: the element of argv the option stands in. */
 static bool take_flag(struct config_builder *b, struct flags *flags, int code, const char *word,
                       char *const *argv, int argc)
@@ -97,8 +108,10 @@ static bool take_flag(struct config_builder *b, struct flags *flags, int code, c
         const struct option_row *option = &table[code - CODE_FIRST];
         if (is_abbreviated(word, option))
                 return unknown_flag(b, word);
-        if (option->type != OPT_BOOL || optarg)
+        if (!option_is_bare(option) || optarg)
                 return add_flag(b, flags, option, optarg);
+        if (option->type == OPT_CHOICE)
+                return take_bare_choice(b, flags, option, argv, argc);
         if (optind < argc && is_switch_word(argv[optind]))
                 return add_flag(b, flags, option, argv[optind++]);
         return add_flag(b, flags, option, "on");
@@ -116,7 +129,7 @@ static struct option *long_options(void)
         for (size_t i = 0; i < count; i++)
                 if (table[i].name)
                         into[n++] = (struct option){table[i].name,
-                                                    table[i].type == OPT_BOOL ? optional_argument
+                                                    option_is_bare(&table[i]) ? optional_argument
                                                                               : required_argument,
                                                     NULL, CODE_FIRST + (int)i};
         into[n++] = (struct option){"help", no_argument, NULL, CODE_HELP};

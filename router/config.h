@@ -7,12 +7,18 @@
 #ifndef KVROUTE_CONFIG_H
 #define KVROUTE_CONFIG_H
 
+#include <kvroute/prompt.h>
+
 #include "options.h"
 #include "replica_spec.h"
 
 #define CONFIG_FILE_BYTES_MAX (4 * 1024 * 1024)
 #define CONFIG_WORKLOADS_MAX  256
 #define CONFIG_ERROR_MAX      1024
+
+/* Words of the option `shadow`. */
+enum config_shadow { CONFIG_SHADOW_OFF, CONFIG_SHADOW_ON, CONFIG_SHADOW_MIRROR };
+#define CONFIG_SHADOW_INDEX_MIN (2 * 1024 * 1024) /* of index-memory, for two of them */
 
 struct config_endpoint {
         char host[REPLICA_HOST_MAX]; /* without brackets; "" is every address */
@@ -79,6 +85,7 @@ struct router_config {
         /* not options, or made from them */
         struct config_workload *workloads; /* of the file */
         size_t workload_count;
+        struct kvr_ignore *ignore_set; /* of the patterns in ignore; NULL: none */
         bool seed_given;
         uint64_t seed_value;            /* valid with seed_given; else draw one */
         struct config_strings warnings; /* for the log: say each once at start and reload */
@@ -149,6 +156,9 @@ const char *config_replica_key(const struct router_config *config, const struct 
 const char *config_workload(const struct router_config *config, struct kvr_slice path, struct kvr_slice model,
                             struct kvr_slice api_key, struct kvr_slice (*header)(void *ctx, const char *name),
                             void *ctx);
+
+/* The name that the operator gave the family of the ledger that is called so there; NULL: none. */
+const char *config_family(const struct router_config *config, const char *id);
 
 /* Whether some rule has this name. */
 bool config_has_workload(const struct router_config *config, struct kvr_slice name);

@@ -38,6 +38,52 @@ static bool check_policy(struct config_builder *b)
         return config_fail(b, config_place(b, "policy"), "\"%s\" is no policy; there are %s", policy, list);
 }
 
+/*
+ * Beside what simpler rules does kv stand? Whoever just says --shadow means the simplest; whoever runs kv has
+ * nothing to compare it with, and must be told rather than routed in another way.
+ */
+static bool check_shadow(struct config_builder *b)
+{
+        struct router_config *c = b->config;
+        const struct option_row *policy = options_find(slice("policy"));
+
+        if (c->shadow == CONFIG_SHADOW_OFF)
+                return true;
+        if (b->source[config_row(policy)] == SOURCE_DEFAULT) {
+                config_free_field(c, policy);
+                c->policy = config_copy_text(b, slice("round_robin"), "policy");
+                if (!c->policy)
+                        return false;
+        }
+        if (strcmp(c->policy, "kv") == 0)
+                return config_fail(
+                        b, config_place(b, "shadow"),
+                        "measures what the policy kv would gain over another, and the policy is kv; "
+                        "choose the one to compare with, as --policy round_robin, or leave --policy "
+                        "out for that");
+        if (!c->ledger)
+                return config_fail(b, config_place(b, "shadow"), "needs the ledger; leave out --ledger off");
+        if (c->index_memory_bytes < CONFIG_SHADOW_INDEX_MIN)
+                return config_fail(
+                        b, config_place(b, "index-memory"),
+                        "half of it is the shadow's, and each half needs 1MiB; write 2MiB or more");
+        if (c->shadow != CONFIG_SHADOW_MIRROR)
+                return true;
+        if (c->replicas.count == 0)
+                return config_fail(
+                        b, config_place(b, "shadow"),
+                        "mirror needs replicas to imagine, which are never contacted; as --replica "
+                        "http://r1:8000,capacity-tokens=500000 for each");
+        for (size_t i = 0; i < c->replicas.count; i++)
+                if (!c->replicas.items[i].capacity_tokens)
+                        return config_warn(
+                                b,
+                                "shadow mirror: replica %s has no capacity-tokens, so its cache is taken "
+                                "to be without limit and hit rates come out too high",
+                                c->replicas.items[i].name);
+        return true;
+}
+
 static bool check_seed(struct config_builder *b)
 {
         const char *text = b->config->seed;
@@ -125,6 +171,62 @@ static bool check_aliases(struct config_builder *b)
                                         list->items[i].name, list->items[i].target);
                 }
         return true;
+}
+
+/* An account's own name: "family-" and 8 hex digits. */
+static bool is_family(const char *id)
+{
+        static const char prefix[] = "family-";
+
+        return strncmp(id, prefix, sizeof prefix - 1) == 0 && strlen(id) == sizeof prefix - 1 + 8 &&
+               strspn(id + sizeof prefix - 1, "0123456789abcdef") == 8;
+}
+
+static bool check_families(struct config_builder *b)
+{
+        const struct config_aliases *list = &b->config->families;
+
+        for (size_t i = 0; i < list->count; i++) {
+                if (!is_family(list->items[i].target))
+                        return config_fail(
+                                b, config_place(b, "family"),
+                                "\"%s\" is no family; write its name in GET /kvroute/ledger?by=family, as "
+                                "family-3f9a1c20",
+                                list->items[i].target);
+                for (size_t k = 0; k < i; k++)
+                        if (strcmp(list->items[i].target, list->items[k].target) == 0)
+                                return config_fail(b, config_place(b, "family"),
+                                                   "%s has two names, %s and %s", list->items[i].target,
+                                                   list->items[k].name, list->items[i].name);
+        }
+        if (list->count && !b->config->seed_given)
+                return config_warn(b,
+                                   "family: with a random seed no family has the same name after a restart; "
+                                   "give --seed a fixed one");
+        return true;
+}
+
+const char *config_family(const struct router_config *config, const char *id)
+{
+        for (size_t i = 0; i < config->families.count; i++) {
+                if (strcmp(config->families.items[i].target, id) == 0)
+                        return config->families.items[i].name;
+        }
+        return NULL;
+}
+
+static bool check_ignore(struct config_builder *b)
+{
+        const struct config_strings *list = &b->config->ignore;
+        struct kvr_slice patterns[KVR_IGNORE_PATTERNS_MAX];
+        struct kvr_error err;
+        size_t count = 0;
+
+        for (; count < list->count && count < KVR_IGNORE_PATTERNS_MAX; count++)
+                patterns[count] = slice(list->items[count]);
+        if (!count || kvr_ignore_new(patterns, count, &b->config->ignore_set, &err) == KVR_OK)
+                return true;
+        return config_fail(b, config_place(b, "ignore"), "%s", err.message);
 }
 
 static bool is_token(const char *text)
@@ -221,8 +323,8 @@ static bool check_bodies(struct config_builder *b)
 bool config_check_whole(struct config_builder *b)
 {
         static bool (*const checks[])(struct config_builder *) = {
-                check_policy,  check_seed,      check_aliases, check_replicas,
-                check_headers, check_listeners, check_salt,    check_bodies,
+                check_shadow,   check_policy,  check_seed,      check_aliases, check_families, check_ignore,
+                check_replicas, check_headers, check_listeners, check_salt,    check_bodies,
         };
         const struct router_config *c = b->config;
 

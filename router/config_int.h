@@ -53,8 +53,10 @@ KVR_MUST_USE bool config_set(struct config_builder *b, const struct option_row *
 /* Takes the spec (its contents are the list's or freed). */
 KVR_MUST_USE bool config_add_replica(struct config_builder *b, enum config_source source,
                                      struct replica_spec *spec, const char *place);
-KVR_MUST_USE bool config_add_alias(struct config_builder *b, enum config_source source, struct kvr_slice name,
-                                   struct kvr_slice target, const char *place);
+/* To a list of pairs (OPT_ALIASES). */
+KVR_MUST_USE bool config_add_alias(struct config_builder *b, const struct option_row *option,
+                                   enum config_source source, struct kvr_slice name, struct kvr_slice target,
+                                   const char *place);
 /* Empties a list that an earlier source has filled; call before the first value of a source, also of an empty
  * list. */
 void config_begin_list(struct config_builder *b, const struct option_row *option, enum config_source source);

@@ -22,6 +22,21 @@ static void json_endpoint(struct text *out, const struct config_endpoint *e)
         json_text(out, e->off ? "off" : text);
 }
 
+/* As it would be written. */
+static void json_events(struct text *out, const struct replica_spec *spec)
+{
+        static const char *const words[] = {
+                [REPLICA_EVENTS_OFF] = "off",   [REPLICA_EVENTS_AUTO] = "auto",
+                [REPLICA_EVENTS_CONNECT] = "",  [REPLICA_EVENTS_BIND] = "bind:",
+                [REPLICA_EVENTS_POLL] = "poll",
+        };
+
+        text_addf(out, "\"%s", words[spec->events]);
+        if (spec->events == REPLICA_EVENTS_CONNECT || spec->events == REPLICA_EVENTS_BIND)
+                text_add_json(out, (struct kvr_slice){spec->events_endpoint, strlen(spec->events_endpoint)});
+        text_add(out, "\"", 1);
+}
+
 static void json_replica(struct text *out, const struct replica_spec *spec)
 {
         static const char *const auths[] = {"auto", "pass", "strip", "replace"};
@@ -42,7 +57,13 @@ static void json_replica(struct text *out, const struct replica_spec *spec)
                 text_adds(out, i ? "," : "");
                 json_text(out, spec->models[i]);
         }
-        text_adds(out, "]}");
+        text_adds(out, "],\"events\":");
+        json_events(out, spec);
+        text_adds(out, ",\"replay\":");
+        json_text(out, spec->replay_endpoint[0] ? spec->replay_endpoint : "off");
+        text_adds(out, ",\"events-topic\":");
+        json_text(out, spec->events_topic);
+        text_adds(out, "}");
 }
 
 static void json_number(struct text *out, const struct option_row *option, uint64_t n)

@@ -178,16 +178,15 @@ static bool valid_model(struct kvr_slice name)
         return name.len > 0 && name.len < KVR_NAME_MAX && !memchr(name.data, 0, name.len);
 }
 
-bool config_add_alias(struct config_builder *b, enum config_source source, struct kvr_slice name,
-                      struct kvr_slice target, const char *place)
+bool config_add_alias(struct config_builder *b, const struct option_row *option, enum config_source source,
+                      struct kvr_slice name, struct kvr_slice target, const char *place)
 {
-        const struct option_row *option = options_find((struct kvr_slice){"alias", 5});
-        struct config_aliases *list = &b->config->aliases;
+        struct config_aliases *list = field(b, option);
         struct config_alias alias;
 
         if (!valid_model(name) || !valid_model(target))
-                return config_fail(b, place, "an alias is NAME=TARGET, both of 1 to %d bytes",
-                                   KVR_NAME_MAX - 1);
+                return config_fail(b, place, "%s is %s, both of 1 to %d bytes", option->name,
+                                   option->argument, KVR_NAME_MAX - 1);
         if (config_is_overridden(b, option, source))
                 return true;
         config_begin_list(b, option, source);
@@ -252,9 +251,9 @@ bool config_add_to_list(struct config_builder *b, const struct option_row *optio
                 return add_spec(b, source, value, place);
         case OPT_ALIASES:
                 if (!equals)
-                        return config_fail(b, place, "\"%.*s\" is not NAME=TARGET", SHOW(value));
+                        return config_fail(b, place, "\"%.*s\" is not %s", SHOW(value), option->argument);
                 return config_add_alias(
-                        b, source, (struct kvr_slice){value.data, (size_t)(equals - value.data)},
+                        b, option, source, (struct kvr_slice){value.data, (size_t)(equals - value.data)},
                         (struct kvr_slice){equals + 1, value.len - (size_t)(equals - value.data) - 1}, place);
         case OPT_ENDPOINTS:
                 return config_parse_endpoint(b, option, value, place, &endpoint) &&
@@ -321,5 +320,6 @@ void config_free(struct router_config *config)
                 free_workload(&config->workloads[i]);
         free(config->workloads);
         config_free_strings(&config->warnings, false);
+        kvr_ignore_free(config->ignore_set);
         free(config);
 }

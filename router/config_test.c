@@ -339,7 +339,7 @@ static void test_yaml_refused(void **state)
                  "k.yaml:2:24: \"url\" is there twice"},
                 {"replicas:\n  - { name: x }\n", "k.yaml:2:5: a replica needs a url"},
                 {"replicas:\n  - https://a:1\n", "k.yaml:2:5: \"https://a:1\": https to replicas"},
-                {"replicas:\n  - { url: http://a:1, events: tcp://a:5557 }\n", "k.yaml:2:32: events: "},
+                {"replicas:\n  - { url: http://a:1, events: a:5557 }\n", "k.yaml:2:32: events: "},
                 {"replicas:\n  - [a]\n", "k.yaml:2:5: a replica must be a single value"},
                 {"workloads: 3\n", "k.yaml:1:12: workloads must be a list"},
                 {"workloads: [3]\n", "k.yaml:1:13: a workload must be a map"},

@@ -407,7 +407,7 @@ static bool read_one_value(struct reader *r, const struct option_row *option)
 }
 
 /* NAME: TARGET pairs */
-static bool read_alias_map(struct reader *r)
+static bool read_alias_map(struct reader *r, const struct option_row *option)
 {
         char place[CONFIG_PLACE_MAX];
         struct scalar name, target;
@@ -420,8 +420,9 @@ static bool read_alias_map(struct reader *r)
                 bool ok = take_value(r, name.text, &target);
 
                 if (ok) {
-                        place_of(r, name.at, "alias", place, sizeof place);
-                        ok = config_add_alias(r->b, SOURCE_FILE, slice_of(&name), slice_of(&target), place);
+                        place_of(r, name.at, option->name, place, sizeof place);
+                        ok = config_add_alias(r->b, option, SOURCE_FILE, slice_of(&name), slice_of(&target),
+                                              place);
                         drop(&target);
                 }
                 drop(&name);
@@ -437,7 +438,7 @@ static bool read_option(struct reader *r, const struct option_row *option)
                 return read_one_value(r, option);
         config_begin_list(r->b, option, SOURCE_FILE);
         if (option->type == OPT_ALIASES && r->event.type == YAML_MAPPING_START_EVENT)
-                return read_alias_map(r);
+                return read_alias_map(r, option);
         if (r->event.type != YAML_SEQUENCE_START_EVENT)
                 return option->type == OPT_REPLICAS ? read_replica(r) : read_one_value(r, option);
         if (!next(r))
@@ -450,12 +451,12 @@ static bool read_option(struct reader *r, const struct option_row *option)
 
 static bool unknown_key(struct reader *r, const struct scalar *key)
 {
-        static const char *const more[] = {"replicas", "workloads"};
+        static const char *const more[] = {"replicas", "workloads", "families"};
         const char *near = options_nearest(slice_of(key));
         char message[256];
 
         if (!near)
-                near = words_nearest(slice_of(key), more, 2);
+                near = words_nearest(slice_of(key), more, sizeof more / sizeof *more);
         if (near)
                 snprintf(message, sizeof message, "\"%.100s\" is no option; did you mean %s?", key->text,
                          near);
@@ -465,18 +466,29 @@ static bool unknown_key(struct reader *r, const struct scalar *key)
         return fail_at(r, key->at, message);
 }
 
+/* Lists of things may be written in the plural. */
+static const struct option_row *find_option(const struct scalar *key)
+{
+        static const struct {
+                const char *plural, *name;
+        } plurals[] = {{"replicas", "replica"}, {"families", "family"}};
+
+        for (size_t i = 0; i < sizeof plurals / sizeof *plurals; i++)
+                if (strcmp(key->text, plurals[i].plural) == 0)
+                        return options_find((struct kvr_slice){plurals[i].name, strlen(plurals[i].name)});
+        return options_find(slice_of(key));
+}
+
 static bool read_entry(struct reader *r, const struct scalar *key)
 {
-        bool plural = strcmp(key->text, "replicas") == 0;
-
         if (strcmp(key->text, "workloads") == 0) {
                 if (r->workloads_seen)
                         return twice(r, key);
                 r->workloads_seen = true;
                 return read_workloads(r);
         }
-        const struct option_row *option =
-                options_find(plural ? (struct kvr_slice){"replica", 7} : slice_of(key));
+        const struct option_row *option = find_option(key);
+
         if (!option || strlen(key->text) != key->len)
                 return unknown_key(r, key);
         if (option->flags & O_NOFILE)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "control_int.h"
 
+#include "adapters.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,6 +81,9 @@ static void job_done(void *ctx, enum net_request_error error, unsigned status, s
         case JOB_TRIAL:
                 probe_trial_done(probe, error, status);
                 break;
+        case JOB_EVENTS:
+                probe_events_done(probe, error, status, body, now_ms);
+                break;
         case JOB_COUNT:
                 break;
         }
@@ -93,6 +98,10 @@ static void probe_step(struct probe *probe, uint64_t now_ms)
 {
         bool down = atomic_load(&probe->target->shown_state) == KVR_DOWN;
 
+        if (probe->control->options.imagined) {
+                target_probe_ok(probe->control->options.fleet, probe->target);
+                return;
+        }
         if (probe->target->named && !probe->resolved)
                 return; /* there is nobody to ask */
         if (idle_and_due(probe, JOB_HEALTH, now_ms))
@@ -102,6 +111,7 @@ static void probe_step(struct probe *probe, uint64_t now_ms)
         if (idle_and_due(probe, JOB_LOAD, now_ms) && probe->detected && !down &&
             probe->control->config->metrics_interval_ms)
                 probe_load(probe, now_ms);
+        probe_events(probe, now_ms);
         if (!probe->jobs[JOB_TRIAL].request && probe_trial_due(probe))
                 probe_trial(probe);
         probe_look_for_stall(probe);
@@ -157,6 +167,7 @@ static void probe_free(struct probe *probe)
                 text_free(&probe->jobs[i].body);
         }
         probe_drop_lookup(probe);
+        probe_events_gone(probe);
         target_unref(probe->target);
         free(probe);
 }
@@ -228,9 +239,15 @@ static void on_tick(uv_timer_t *timer)
 
         follow_fleet(control);
         leaving_step(control, now_ms);
-        control_resolve(control, now_ms);
+        if (!control->options.imagined)
+                control_resolve(control, now_ms);
         for (struct probe *probe = control->probes; probe; probe = probe->next)
                 probe_step(probe, now_ms);
+        if (control->adapters && adapters_step(control->adapters, now_ms))
+                for (struct probe *probe = control->probes; probe; probe = probe->next)
+                        probe->jobs[JOB_SETUP].due_ms = 0; /* their lists of models have changed */
+        if (control->options.tokens)
+                tokens_step(control->options.tokens, now_ms);
         control_watch(control, now_ms);
 }
 
@@ -243,7 +260,10 @@ struct control *control_new(const struct control_options *options, const struct 
         control->options = *options;
         control->config = config;
         control->client = net_client_new(options->loop, 2, 3000);
-        if (!control->client) {
+        if (control->client && options->adapters)
+                control->adapters = adapters_side_new(options->adapters, options);
+        if (!control->client || (options->adapters && !control->adapters)) {
+                net_client_free(control->client);
                 free(control);
                 return NULL;
         }
@@ -284,6 +304,9 @@ bool control_view(const struct control *control, const struct target *target, st
         };
         snprintf(ret->version, sizeof ret->version, "%s", probe->detect.version);
         snprintf(ret->load_error, sizeof ret->load_error, "%s", probe->load_error);
+        ret->events_expected = probe_events_expected(probe);
+        ret->events_followed = probe_events_view(probe, &ret->events);
+        probe_events_text(probe, ret->events_text, sizeof ret->events_text);
         return true;
 }
 
@@ -310,6 +333,7 @@ void control_free(struct control *control)
                 probe_free(probe);
         }
         control_drop_lookups(control);
+        adapters_side_free(control->adapters);
         net_client_free(control->client);
         fleet_snapshot_unref(control->fleet);
         uv_close((uv_handle_t *)&control->tick, on_tick_closed);

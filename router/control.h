@@ -19,19 +19,25 @@
 #define KVROUTE_ROUTER_CONTROL_H
 
 #include "config.h"
+#include "events.h"
 #include "log.h"
 #include "metrics.h"
 #include "net/conn.h"
 #include "target.h"
+#include "tokens.h"
 
 struct control;
 
 struct control_options {
         struct net_loop *loop; /* kept */
         struct fleet *fleet;   /* kept */
+        struct events *events; /* kept; NULL: engines' events are not listened to */
         struct metrics *metrics;
         struct logger *log;
-        unsigned metrics_thread; /* number to count under */
+        struct tokens *tokens;     /* kept; NULL: none */
+        struct adapters *adapters; /* kept; NULL: none */
+        unsigned metrics_thread;   /* number to count under */
+        bool imagined;             /* the replicas are no engines: none is contacted, all are ready */
         /* A replica hangs (target->stalled_ns) or must be left (target->abandoned): requests there should
          * move. */
         void (*on_leave)(void *ctx);
@@ -51,6 +57,10 @@ struct control_view {
         bool load_known;       /* that was understood at the last poll */
         double prefix_caching; /* 1 on, 0 off, as the engine says; negative: unknown */
         char load_error[96];   /* why load is not known, or empty */
+        bool events_expected;  /* it is configured to tell its cache by events */
+        bool events_followed;
+        struct events_view events; /* events_followed */
+        char events_text[256];     /* what is wrong with them, or empty */
 };
 /* Answers that run, at replicas and at those that were removed. */
 unsigned control_running(const struct control *control);

@@ -7,6 +7,7 @@
  *   control_setup.c  which engine a replica runs, its models
  *   control_health.c health checks, trials, stalls
  *   control_load.c   what its engine says of its load
+ *   control_events.c where its KV cache events come from
  *   control_watch.c  alarms: what has quietly stopped to work
  *
  * Everything here belongs to the control thread.
@@ -29,6 +30,7 @@ enum job {
         JOB_HEALTH,
         JOB_LOAD,
         JOB_TRIAL,
+        JOB_EVENTS, /* where they are, or the events themselves */
         JOB_COUNT,
 };
 
@@ -57,6 +59,7 @@ struct probe {
         struct probe_job jobs[JOB_COUNT];
         struct engine_detect detect;
         bool detected, models_read;
+        char models_version[ENGINE_VERSION_MAX]; /* of the engine, when its models were read last */
         char no_models[160];       /* why it must not get requests although it is healthy, or empty */
         uint64_t healthy_since_ms; /* of the first good answer */
         unsigned health_path;
@@ -75,6 +78,12 @@ struct probe {
         bool trial_by_chat;           /* it has no /v1/completions */
         struct kvr_replica_spec told; /* what the library was told last */
         struct watch watch;
+        /* events */
+        bool events_followed;
+        struct events_source events_source;
+        unsigned restarts_passed, clears_passed; /* of the target's counts, told to the event thread */
+        uint64_t events_show_ms;
+        char events_why[EVENTS_ERROR_MAX]; /* why they are not followed, or empty */
 };
 
 /* A removed replica whose answers still run. */
@@ -94,7 +103,8 @@ struct control {
         struct lookup *lookups; /* under way */
         unsigned lookup_count;
         struct watch watch;
-        bool was_ready; /* some replica, at some time */
+        struct adapters_side *adapters; /* NULL: none */
+        bool was_ready;                 /* some replica, at some time */
         uint64_t watch_due_ms;
         uv_timer_t tick;
 };
@@ -153,6 +163,19 @@ void probe_load_done(struct probe *probe, enum net_request_error error, unsigned
 const struct engine_rank_load *probe_rank_load(const struct probe *probe);
 /* Its engine tells its load somewhere, and we ask. */
 bool probe_load_expected(const struct probe *probe);
+
+/* ---- control_events.c ---- */
+void probe_events(struct probe *probe, uint64_t now_ms);
+void probe_events_done(struct probe *probe, enum net_request_error error, unsigned status,
+                       struct kvr_slice body, uint64_t now_ms);
+/* The replica is gone. */
+void probe_events_gone(struct probe *probe);
+/* It is configured to tell its cache by events. */
+bool probe_events_expected(const struct probe *probe);
+/* False: it is not followed (yet). */
+bool probe_events_view(const struct probe *probe, struct events_view *ret);
+/* What is wrong with its events, "" for nothing. */
+void probe_events_text(const struct probe *probe, char *ret, size_t size);
 
 /* ---- control_watch.c ---- */
 /* Looks at everything, when it is time to. */

@@ -76,8 +76,10 @@ static void report_load(struct probe *probe)
         };
 
         /* Other pages than that of the load say nothing of it: what it was must not pass for what it is. */
-        if (probe->load_known)
+        if (probe->load_known) {
                 kvr_replica_report(probe->control->options.fleet->router, probe->target->id, &report);
+                shadow_replica_report(probe->control->options.fleet->shadow, probe->target->id, &report);
+        }
         if (probe->load.cache_report > 0)
                 atomic_store(&probe->target->reports_cached, true);
         probe_tell_library(probe);

@@ -2,6 +2,7 @@
 /* What a replica is: its engine and its models, and what the library is told of it. */
 #include "control_int.h"
 
+#include <kvroute/events.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -33,6 +34,7 @@ void probe_tell_library(struct probe *probe)
                 return;
         probe->told = spec;
         kvr_replica_configure(probe->control->options.fleet->router, probe->target->id, &spec);
+        shadow_replica_configure(probe->control->options.fleet->shadow, probe->target->id, &spec);
 }
 
 static void engine_found(struct probe *probe)
@@ -78,6 +80,26 @@ static void no_list(struct probe *probe, unsigned status)
         no_models(probe, why);
 }
 
+/*
+ * Another model behind a name that was known, or another version of the engine, may make other tokens of the
+ * same text: what was learned of prompts for it is void.
+ */
+static void forget_tokens(struct probe *probe, const struct engine_models *before,
+                          const struct engine_models *now)
+{
+        bool upgraded = strcmp(probe->models_version, probe->detect.version) != 0;
+
+        memcpy(probe->models_version, probe->detect.version, sizeof probe->models_version);
+        for (size_t i = 0; before && i < now->count; i++) {
+                const struct engine_model *model = &now->items[i];
+                const struct engine_model *old = engine_models_find(before, model->id);
+
+                if (old && (upgraded || old->root.len != model->root.len ||
+                            (old->root.len && memcmp(old->root.data, model->root.data, old->root.len) != 0)))
+                        kvr_tokens_forget(probe->control->options.fleet->router, model->id);
+        }
+}
+
 static void models_found(struct probe *probe, struct kvr_slice body)
 {
         struct target *target = probe->target;
@@ -102,8 +124,11 @@ static void models_found(struct probe *probe, struct kvr_slice body)
         for (size_t i = 0; i < models->count; i++)
                 names[i] = models->items[i].id;
         if (kvr_replica_set_models(probe->control->options.fleet->router, target->id, names, models->count) !=
-            KVR_OK)
+                    KVR_OK ||
+            shadow_replica_set_models(probe->control->options.fleet->shadow, target->id, names,
+                                      models->count) != KVR_OK)
                 probe->models_read = false;
+        forget_tokens(probe, target->models, models);
         pthread_mutex_lock(&target->lock);
         engine_models_free(target->models);
         target->models = models;

@@ -179,6 +179,44 @@ static void tell_no_replica(const struct control *control, char *ret, size_t siz
                  count);
 }
 
+static void tell_canary(enum kvr_canary canary, char *ret, size_t size)
+{
+        static const char *const causes[] = {
+                [KVR_CANARY_SILENT] =
+                        "its events hold nothing: another engine's publisher, or another topic?",
+                [KVR_CANARY_NO_TOKENS] =
+                        "no tokenizer told the tokens of prompts: is /tokenize served there?",
+                [KVR_CANARY_BLOCK_SIZE] = "its events have another block size than block-tokens says",
+                [KVR_CANARY_NAMESPACE] = "its events are for another adapter or cache_salt",
+                [KVR_CANARY_TEMPLATE] =
+                        "its tokens are others than /tokenize gave: a chat template or its arguments differ",
+                [KVR_CANARY_STALE] = "it had computed anew what its events say it holds",
+        };
+        const char *cause = canary < sizeof causes / sizeof *causes ? causes[canary] : NULL;
+
+        add(ret, size, "what its events say is not what it reports: ");
+        add(ret, size, cause ? cause : "see GET /kvroute/replicas");
+}
+
+static void tell_events(const struct probe *probe, enum watch_alarm alarm,
+                        const struct kvr_replica_info *info, char *ret, size_t size)
+{
+        char why[256];
+
+        probe_events_text(probe, why, sizeof why);
+        if (alarm == WATCH_EVENTS_UNMATCHED) {
+                tell_canary(info->canary, ret, size);
+        } else if (alarm == WATCH_EVENTS_UNTRUSTED) {
+                add(ret, size, "its events were lost and could not be had again, or its connection is gone");
+                add(ret, size, why[0] ? ": " : "");
+                add(ret, size, why);
+        } else {
+                add(ret, size, why[0] ? why : "no events came, although prompts were computed there");
+        }
+        add(ret, size,
+            ". Until that is mended, hits there are predicted from what was sent (docs/events.md)");
+}
+
 static void tell_of_replica(const struct probe *probe, enum watch_alarm alarm,
                             const struct kvr_replica_info *info, char *ret, size_t size)
 {
@@ -198,6 +236,11 @@ static void tell_of_replica(const struct probe *probe, enum watch_alarm alarm,
         case WATCH_LOAD_MISSING:
         case WATCH_LOAD_STALE:
                 tell_load(probe, alarm == WATCH_LOAD_STALE, ret, size);
+                break;
+        case WATCH_EVENTS_SILENT:
+        case WATCH_EVENTS_UNTRUSTED:
+        case WATCH_EVENTS_UNMATCHED:
+                tell_events(probe, alarm, info, ret, size);
                 break;
         default:
                 tell_no_match(probe->control, true, ret, size);
@@ -348,10 +391,17 @@ static void look_at_replica(struct probe *probe, const struct watch_limits *limi
         const struct control *control = probe->control;
         int state = atomic_load(&probe->target->shown_state);
         struct kvr_replica_info info;
+        struct events_view events = {0};
 
         if (kvr_replica_info(control->options.fleet->router, probe->target->id, &info) != KVR_OK)
                 return;
+        (void)probe_events_view(probe, &events);
         struct watch_replica_sample sample = {
+                .events_expected = probe_events_expected(probe),
+                .events_trusted = events.trusted,
+                .events_deaf = events.deaf,
+                .events_unmatched = info.canary != KVR_CANARY_OK,
+                .events_heard = events.heard_ns,
                 .down = is_down(state),
                 .ready = state == KVR_READY || state == KVR_TRIAL,
                 .load_expected = probe_load_expected(probe),

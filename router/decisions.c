@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "decisions.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,6 +67,14 @@ static void add_string(struct text *out, const char *key, const char *value)
         text_add(out, "\"", 1);
 }
 
+static void add_seconds(struct text *out, const char *key, double seconds)
+{
+        if (isnan(seconds))
+                text_addf(out, ",\"%s\":null", key);
+        else
+                text_addf(out, ",\"%s\":%.6g", key, seconds);
+}
+
 static void add_note(struct text *out, const struct decision_note *note, uint64_t now_ns)
 {
         text_addf(out, "{\"age_s\":%.3f", now_ns > note->at_ns ? (double)(now_ns - note->at_ns) / 1e9 : 0.0);
@@ -73,6 +82,10 @@ static void add_note(struct text *out, const struct decision_note *note, uint64_
         add_string(out, "workload", note->workload);
         add_string(out, "replica", note->replica);
         add_string(out, "reason", kvr_reason_name(note->reason));
+        add_seconds(out, "wait_s", note->wait_s);
+        add_seconds(out, "own_s", note->own_s);
+        add_seconds(out, "toll_s", note->toll_s);
+        text_addf(out, ",\"due_tokens\":%u", note->due_tokens);
         text_addf(out, ",\"status\":%u,\"prompt_tokens\":%u,\"best_tokens\":%u,\"predicted_tokens\":%u",
                   note->status, note->prompt_tokens, note->best_tokens, note->predicted_tokens);
         if (note->observed_tokens < 0)

@@ -14,9 +14,10 @@ struct decision_note {
         uint64_t at_ns; /* when it ended */
         const char *model, *workload, *replica;
         enum kvr_reason reason;
-        uint32_t prompt_tokens, predicted_tokens, best_tokens;
-        int64_t observed_tokens; /* -1: the engine did not tell */
-        unsigned status;         /* HTTP; 0: the client left before there was one */
+        uint32_t prompt_tokens, predicted_tokens, best_tokens, due_tokens;
+        double wait_s, own_s, toll_s; /* NAN: the policy has no such figure */
+        int64_t observed_tokens;      /* -1: the engine did not tell */
+        unsigned status;              /* HTTP; 0: the client left before there was one */
 };
 
 struct decisions;

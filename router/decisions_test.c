@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "decisions.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,6 +21,10 @@ static void add(struct decisions *decisions, uint64_t at_ns, const char *model, 
                                            .prompt_tokens = 100,
                                            .predicted_tokens = 64,
                                            .best_tokens = 80,
+                                           .due_tokens = 16,
+                                           .wait_s = 0.25,
+                                           .own_s = 0.5,
+                                           .toll_s = (double)NAN,
                                            .observed_tokens = observed,
                                            .status = 200};
 
@@ -56,11 +61,13 @@ static void test_one(void **state)
         text_clear(&text);
         add(decisions, 1000000000, "m", -1);
         decisions_json(decisions, 3500000000, &text);
-        assert_string_equal(text_string(&text),
-                            "{\"decisions\":[{\"age_s\":2.500,\"model\":\"m\",\"workload\":\"w\\\"1\","
-                            "\"replica\":\"gpu-a\","
-                            "\"reason\":\"spread\",\"status\":200,\"prompt_tokens\":100,\"best_tokens\":80,"
-                            "\"predicted_tokens\":64,\"observed_tokens\":null}]}");
+        assert_string_equal(
+                text_string(&text),
+                "{\"decisions\":[{\"age_s\":2.500,\"model\":\"m\",\"workload\":\"w\\\"1\","
+                "\"replica\":\"gpu-a\","
+                "\"reason\":\"spread\",\"wait_s\":0.25,\"own_s\":0.5,\"toll_s\":null,\"due_tokens\":16,"
+                "\"status\":200,\"prompt_tokens\":100,\"best_tokens\":80,"
+                "\"predicted_tokens\":64,\"observed_tokens\":null}]}");
         text_free(&text);
         decisions_free(decisions);
 }

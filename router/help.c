@@ -20,6 +20,7 @@ static const struct {
         {"mock", "[OPTION...]", "one simulated engine, for trying things without a GPU"},
         {"bench", "[OPTION...] URL", "send load to any URL: latencies, observed hit rate"},
         {"top", "[OPTION...] [ADMIN-URL]", "watch a running router in the terminal"},
+        {"report", "[OPTION...] [ADMIN-URL]", "is it worth it here? A report on a running router"},
         {"demo", "[OPTION...]", "a fleet of simulated engines and a workload: policies side by side"},
         {"simulate", "[OPTION...] FILE...", "what policies would have done with the requests of a trace"},
         {"analyze", "[OPTION...] FILE...",
@@ -78,8 +79,8 @@ static bool has_default(const struct option_row *o)
 
 static void plain_option(FILE *out, const struct option_row *o)
 {
-        fprintf(out, "  --%s%s%s", o->name, o->type == OPT_BOOL ? "[=" : " ", o->argument);
-        fprintf(out, "%s%s", o->type == OPT_BOOL ? "]" : "", option_is_list(o) ? " (repeatable)" : "");
+        fprintf(out, "  --%s%s%s", o->name, option_is_bare(o) ? "[=" : " ", o->argument);
+        fprintf(out, "%s%s", option_is_bare(o) ? "]" : "", option_is_list(o) ? " (repeatable)" : "");
         if (has_default(o))
                 fprintf(out, "  [%s]", o->fallback);
         fputc('\n', out);
@@ -175,7 +176,7 @@ static void man_option(FILE *out, const struct option_row *o)
         char name[64];
 
         snprintf(name, sizeof name, "--%s", o->name);
-        man_term(out, name, o->type == OPT_BOOL ? "=" : " ", o->argument);
+        man_term(out, name, option_is_bare(o) ? "=" : " ", o->argument);
         troff(out, o->help);
         if (option_is_list(o))
                 fputs("; repeatable", out);

@@ -14,10 +14,18 @@
 
 #define SPARE_DESCRIPTORS 256 /* for all that is not a client and its replica */
 
+/* The time of the event that the thread is working on; 0 none. */
+static _Thread_local uint64_t held_ns;
+
 uint64_t host_now_ns(void *ctx)
 {
         (void)ctx;
-        return uv_hrtime();
+        return held_ns ? held_ns : uv_hrtime();
+}
+
+void host_hold_time(uint64_t now_ns)
+{
+        held_ns = now_ns;
 }
 
 static uint64_t splitmix(uint64_t *state)

@@ -8,6 +8,11 @@
 
 /* For struct kvr_env; ctx is not used. */
 uint64_t host_now_ns(void *ctx);
+/*
+ * Until it is called with 0, the calling thread's host_now_ns is `now_ns`: what one event causes happens at one
+ * time, which is read once. To be held for the microseconds that an event takes, never across events.
+ */
+void host_hold_time(uint64_t now_ns);
 uint64_t host_random64(void *ctx);
 
 /* "READY=1" and the like to systemd, where that is who started us. */

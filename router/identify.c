@@ -8,8 +8,7 @@
 #include "edit.h"
 #include "engine/paths.h"
 
-/* The body as text: decoded where it came compressed (empty if that failed). */
-static struct kvr_slice plain_body(const struct exchange *exchange)
+struct kvr_slice identify_body(const struct exchange *exchange)
 {
         return text_slice(exchange->encoding == DECODE_IDENTITY ? &exchange->body : &exchange->decoded);
 }
@@ -46,6 +45,7 @@ enum kvr_status identify_prompt(const struct identify_source *source, struct kvr
         char salt[33];
         struct kvr_prompt_options options = {
                 .seed = source->seed,
+                .ignore = config->ignore_set,
                 .resolve_model = config->aliases.count ? alias_target : NULL,
                 .resolve_ctx = (void *)(uintptr_t)config,
         };
@@ -65,7 +65,7 @@ enum kvr_status identify_again(struct exchange *exchange, struct kvr_prompt *ret
                 .seed = exchange->worker->proxy->seed,
                 .client_key = config->tenant_salt ? exchange_client_key(exchange) : KVR_SLICE(""),
                 .api = exchange->api,
-                .body = plain_body(exchange),
+                .body = identify_body(exchange),
         };
 
         return identify_prompt(&source, exchange->worker->parser, ret, err);
@@ -73,7 +73,7 @@ enum kvr_status identify_again(struct exchange *exchange, struct kvr_prompt *ret
 
 static bool looks_like_json(const struct exchange *exchange)
 {
-        struct kvr_slice body = plain_body(exchange);
+        struct kvr_slice body = identify_body(exchange);
 
         for (size_t i = 0; i < body.len; i++) {
                 char byte = body.data[i];

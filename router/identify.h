@@ -32,6 +32,8 @@ bool identify_decode(struct exchange *exchange);
  */
 KVR_MUST_USE enum kvr_status identify(struct exchange *exchange, struct kvr_prompt *ret, bool *ret_keyed,
                                       struct kvr_error *err);
+/* The body as text: decoded where it came compressed (empty if that failed). */
+struct kvr_slice identify_body(const struct exchange *exchange);
 /*
  * The prompt once more, for a retry or a queued request: reading it again costs less than keeping it for all.
  */

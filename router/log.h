@@ -47,8 +47,8 @@ bool log_enabled(const struct logger *logger, enum log_level level);
  * the same message: log_say(log, LOG_WARN, name, "replica %s: is down", name). A NULL logger is fine: nothing
  * is said.
  */
-void log_say(struct logger *logger, enum log_level level, const char *key, const char *format, ...)
-        KVR_PRINTF(4, 5);
+__attribute__((cold)) void log_say(struct logger *logger, enum log_level level, const char *key,
+                                   const char *format, ...) KVR_PRINTF(4, 5);
 /* What that message was about is over: the next one with this key and format is said at once. */
 void log_clear(struct logger *logger, const char *key, const char *format);
 

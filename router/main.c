@@ -22,9 +22,9 @@ static const struct {
         const char *name;
         int (*run)(int argc, char **argv); /* argv[0] is the command */
 } commands[] = {
-        {"serve", run_serve},      {"check", run_check},          {"mock", sim_mock_main},
-        {"bench", sim_bench_main}, {"demo", sim_demo_main},       {"simulate", sim_simulate_main},
-        {"top", sim_top_main},     {"analyze", sim_analyze_main},
+        {"serve", run_serve},      {"check", run_check},        {"mock", sim_mock_main},
+        {"bench", sim_bench_main}, {"demo", sim_demo_main},     {"simulate", sim_simulate_main},
+        {"top", sim_top_main},     {"report", sim_report_main}, {"analyze", sim_analyze_main},
 };
 
 int main(int argc, char **argv)
@@ -38,7 +38,7 @@ int main(int argc, char **argv)
         }
         if (argc < 2) {
                 fputs("kvroute: a command is missing: serve, check, mock, bench, demo, "
-                      "simulate, analyze or top; see kvroute --help\n",
+                      "simulate, analyze, top or report; see kvroute --help\n",
                       stderr);
                 return 2;
         }

@@ -85,6 +85,7 @@ struct metrics {
         uint32_t table_mask;
         _Atomic uint64_t *global; /* bits of a double */
         struct thread *threads;
+        uint8_t label_counts[METRIC_COUNT];
 };
 
 const struct metric_info *metric_info(enum metric_id id)
@@ -256,6 +257,8 @@ struct metrics *metrics_new(unsigned threads, uint32_t max_series)
                 return NULL;
         m->thread_count = threads > 0 ? threads : 1;
         m->series_max = max_series;
+        for (unsigned id = 0; id < METRIC_COUNT; id++)
+                m->label_counts[id] = (uint8_t)label_count((enum metric_id)id);
         if (pthread_mutex_init(&m->lock, NULL) != 0) {
                 free(m);
                 return NULL;
@@ -366,12 +369,22 @@ static uint32_t find_or_add(struct metrics *m, enum metric_id id, const struct k
         return found;
 }
 
+/* With values as they may be exposed. */
+__attribute__((cold)) static uint32_t find_or_add_clean(struct metrics *m, enum metric_id id,
+                                                        const struct kvr_slice *values, unsigned count)
+{
+        struct kvr_slice cleaned[METRICS_LABELS_MAX];
+        char buf[METRICS_LABELS_MAX][METRICS_VALUE_MAX];
+
+        for (unsigned i = 0; i < count; i++)
+                cleaned[i] = clean(values[i], buf[i]);
+        return find_or_add(m, id, cleaned, count);
+}
+
 metrics_series_id metrics_series(struct metrics *m, unsigned thread, enum metric_id id,
                                  const struct kvr_slice *values)
 {
-        unsigned count = label_count(id);
-        struct kvr_slice cleaned[METRICS_LABELS_MAX];
-        char buf[METRICS_LABELS_MAX][METRICS_VALUE_MAX];
+        unsigned count = m->label_counts[id];
 
         if (count == 0)
                 return (metrics_series_id)id;
@@ -381,11 +394,8 @@ metrics_series_id metrics_series(struct metrics *m, unsigned thread, enum metric
         if (slot->series != 0 && slot->hash == hash &&
             same(&m->series[slot->series - 1], id, hash, values, count))
                 return slot->series - 1;
-        for (unsigned i = 0; i < count; i++)
-                cleaned[i] = clean(values[i], buf[i]);
-        uint32_t found = find_or_add(m, id, cleaned, count);
-        *slot = (struct cache_slot){hash, found + 1};
-        return found;
+        *slot = (struct cache_slot){hash, find_or_add_clean(m, id, values, count) + 1};
+        return slot->series - 1;
 }
 
 struct metrics_labels *metrics_labels(struct metrics *m, unsigned thread,
@@ -408,8 +418,16 @@ struct metrics_labels *metrics_labels(struct metrics *m, unsigned thread,
                         memcpy(key + len, values[i].data, n);
                 len += n;
         }
-        labels = &m->threads[thread].labels[XXH3_64bits(key, len) % LABELS_SLOTS];
+        /* Two places each, so that two sets that meet in one do not take turns there. */
+        const uint64_t hash = XXH3_64bits(key, len);
+        struct metrics_labels *second = &m->threads[thread].labels[(hash >> 32) % LABELS_SLOTS];
+
+        labels = &m->threads[thread].labels[hash % LABELS_SLOTS];
         if (labels->key_len != len || memcmp(labels->key, key, len) != 0) {
+                if (second->key_len == len && memcmp(second->key, key, len) == 0)
+                        return second;
+                if (labels->key_len && !second->key_len)
+                        labels = second;
                 memset(labels->series, 0, sizeof labels->series);
                 memcpy(labels->key, key, len);
                 labels->key_len = len;

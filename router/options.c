@@ -53,6 +53,11 @@ bool option_is_list(const struct option_row *option)
         return option->type >= OPT_ENDPOINTS;
 }
 
+bool option_is_bare(const struct option_row *option)
+{
+        return option->type == OPT_BOOL || (option->flags & O_BARE);
+}
+
 /* ---- suggestions ------------------------------------------------------------------------------------ */
 
 static unsigned least(unsigned a, unsigned b, unsigned c)

@@ -29,6 +29,7 @@ enum option_flags {
         O_AUTO = 2,    /* the default is a word that stands for 0: found out at start */
         O_RESTART = 4, /* a reload cannot change it */
         O_NOFILE = 8,  /* not a key of the YAML file */
+        O_BARE = 16,   /* a CHOICE that without a value is `on` */
 };
 
 struct option_row {
@@ -47,6 +48,8 @@ const struct option_row *options_table(size_t *ret_count);
 /* By name ("max-body"), NULL if there is none. */
 const struct option_row *options_find(struct kvr_slice name);
 bool option_is_list(const struct option_row *option);
+/* Whether it may stand on the command line without a value, which is `on` then. */
+bool option_is_bare(const struct option_row *option);
 /* The option name nearest to a misspelt one, NULL if none is near. */
 const char *options_nearest(struct kvr_slice name);
 /* The same over any list of words. */

@@ -31,6 +31,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "capture.h"
 #include "config.h"
 #include "decisions.h"
 #include "engine/usage.h"
@@ -41,7 +42,9 @@
 #include "proto/http1.h"
 #include "proto/sse.h"
 #include "proto/text.h"
+#include "shadow.h"
 #include "target.h"
+#include "tokens.h"
 #include "workload.h"
 
 #define CLIENT_INPUT_MAX \
@@ -59,7 +62,12 @@ struct exchange;
 struct proxy {
         struct kvr_router *router;
         struct kvr_ledger *ledger; /* NULL: off */
+        struct shadow *shadow;     /* NULL: off */
+        struct capture *capture;   /* NULL: off */
+        bool mirror;               /* copies of requests come in, and nothing goes on */
         struct decisions *decisions;
+        struct tokens *tokens;           /* NULL: prompts are not tokenized */
+        struct adapters *adapters;       /* NULL: requests for adapters go to one replica like others */
         struct workload_names workloads; /* that clients have named */
         struct fleet *fleet;
         _Atomic(const struct router_config *)
@@ -136,8 +144,9 @@ struct upstream {
         struct net_deadline deadline;
         unsigned addr_version; /* of the target's address that it is connected to */
         unsigned requests;
-        uint64_t idle_since_ms; /* in the pool */
-        uint64_t sent_ms;       /* when its last request was sent */
+        uint64_t idle_since_ms;   /* in the pool */
+        uint64_t sent_ms;         /* when its last request was sent */
+        metrics_series_id reused; /* series of its being taken again, + 1; 0 not looked up yet */
 };
 
 enum exchange_state {
@@ -187,49 +196,37 @@ struct exchange {
 
         /* the request */
         uint64_t start_ns, decision_start_ns, routed_ns, sent_ns, first_token_ns;
+        uint64_t heard_ns;     /* when the replica's bytes came that are being worked on */
         uint64_t queued_ns;    /* when it entered the queue, 0 if it never did */
-        struct text target;    /* as sent: "/v1/chat/completions?x=1" */
         struct kvr_slice path; /* in target */
         char method[24];
-        struct text fields;      /* end-to-end header fields without those below, rendered */
-        struct text credentials; /* authorization and x-api-key fields, rendered */
-        struct text rank_fields; /* the client's own choice of a rank, where the router makes none */
-        struct text body;
-        struct text decoded;  /* of a compressed body: for routing, and sent on with --forward-decoded */
-        size_t body_reserved; /* in proxy->body_bytes */
-        bool body_over;       /* the budget has no room for it */
-        int64_t body_left;    /* of a body with a length */
-        struct http1_parser body_parser; /* of a chunked one */
+        struct task *adapter_task; /* it is told to all replicas, and their answers are awaited; or NULL */
+        size_t body_reserved;      /* in proxy->body_bytes */
+        bool body_over;            /* the budget has no room for it */
+        int64_t body_left;         /* of a body with a length */
         enum kvr_api api;
         bool head_request, http10, keep_alive, upgrade, body_chunked, expects;
         uint8_t encoding; /* enum decode_coding */
         char request_id[REQUEST_ID_MAX + 1];
-        char model[KVR_NAME_MAX];      /* as the client wrote it, cut */
-        char real_model[KVR_NAME_MAX]; /* after aliases */
-        uint64_t affinity_key_len;
-        char affinity[256]; /* session key; empty when none */
+        uint64_t affinity_key_len; /* of affinity; 0 none */
         char workload[64];
-        char upgrade_to[64];       /* value of the Upgrade field */
-        char content_encoding[64]; /* value of that field; sent on unless the decoded body is */
         bool send_decoded;
         int32_t priority;
         bool stream, several;
         bool usage_injected; /* we asked for the usage chunk, the client did not: hide it */
-        struct body_edit
-                edits[BODY_EDITS_MAX]; /* what documented options change in the body, in order of place */
         unsigned edit_count;
-        struct text edit_text;
 
         /* the way to a replica */
         struct target *replica; /* reference while a ticket or an upstream is held */
         struct kvr_ticket *ticket;
         struct kvr_decision decision;
+        struct shadow_flight *shadow;  /* the same request on the virtual fleet, or NULL */
+        struct capture_entry *capture; /* what is kept of its prompt for the capture, or NULL */
         kvr_replica_id pinned;
         kvr_replica_id tried[KVR_TRIED_MAX];
         uint32_t tried_count, tries;
-        bool fresh_only;          /* a pooled connection was stale: take new ones, whatever the replica */
-        struct text request_head; /* as sent to the replica */
-        unsigned fail_status;     /* what to answer when no other replica can be tried */
+        bool fresh_only;      /* a pooled connection was stale: take new ones, whatever the replica */
+        unsigned fail_status; /* what to answer when no other replica can be tried */
         const char *fail_code, *fail_message;
         bool reached; /* some replica took a connection */
         bool counted_waiting;
@@ -238,10 +235,6 @@ struct exchange {
         uint64_t queue_due_ns;
 
         /* the answer */
-        struct http1_parser answer_parser;
-        struct text answer_input; /* a partial head */
-        struct text answer_head;  /* rendered for the client, until it is sent */
-        struct text held;         /* body bytes that wait with it */
         uint16_t status;
         enum framing framing;
         bool heard; /* the replica sent something, if only an interim answer */
@@ -255,15 +248,40 @@ struct exchange {
         bool cut;         /* the answer broke off */
         struct net_deadline heartbeat;
         uint64_t body_in, body_out;
-        struct usage_tap tap;
         bool tapped;
         bool booked; /* settled for good: usage and settlement are known */
-        struct usage usage;
-        struct kvr_settlement settlement;
+
+        /* From here on nothing is cleared for the next request: each is set before it is looked at. */
         struct sse_scanner scanner;
+        struct http1_parser body_parser; /* of a chunked body */
+        struct http1_parser answer_parser;
+        char model[KVR_NAME_MAX];      /* as the client wrote it, cut */
+        char real_model[KVR_NAME_MAX]; /* after aliases */
+        char affinity[256];            /* session key, affinity_key_len bytes */
+        char upgrade_to[64];           /* value of the Upgrade field */
+        char content_encoding[64];     /* value of that field; sent on unless the decoded body is */
+        struct body_edit
+                edits[BODY_EDITS_MAX]; /* what options change in the body, edit_count, in order of place */
+        struct usage_tap tap;          /* if tapped */
+        struct usage usage;            /* these two if booked */
+        struct kvr_settlement settlement;
         const char *own_code; /* code of the router's own error, or NULL */
         struct exchange *next_free;
+        /* Emptied for the next request, which finds their memory. */
+        struct text target;      /* as sent: "/v1/chat/completions?x=1" */
+        struct text fields;      /* end-to-end header fields without those below, rendered */
+        struct text credentials; /* authorization and x-api-key fields, rendered */
+        struct text rank_fields; /* the client's own choice of a rank, where the router makes none */
+        struct text body;
+        struct text decoded; /* of a compressed body: for routing, and sent on with --forward-decoded */
+        struct text edit_text;
+        struct text request_head; /* as sent to the replica */
+        struct text answer_input; /* a partial head */
+        struct text answer_head;  /* rendered for the client, until it is sent */
+        struct text held;         /* body bytes that wait with it */
 };
+
+#define REASONS_MAX 16 /* at least as many as enum kvr_reason has */
 
 struct worker {
         struct net_loop loop;
@@ -288,7 +306,8 @@ struct worker {
         unsigned leaves_seen;
         struct exchange *free_exchanges;
         unsigned free_exchange_count;
-        size_t kept_body_bytes; /* of large bodies' buffers in free_exchanges */
+        size_t kept_body_bytes;                 /* of large bodies' buffers in free_exchanges */
+        metrics_series_id reasons[REASONS_MAX]; /* series of decisions, + 1; 0 not looked up yet */
 };
 
 /* ---- worker.c ---- */
@@ -308,7 +327,7 @@ void upstream_close(struct upstream *upstream);
  * The replica sent bytes that nobody asked for: on its connections answers could be taken for those of other
  * requests, so for POOL_DISTRUST_MS none is used a second time. Counts, and says it once.
  */
-void pool_distrust(struct worker *worker, struct target *target);
+__attribute__((cold)) void pool_distrust(struct worker *worker, struct target *target);
 /* Something came on a connection that nobody reads: closes it if it is an idle one and it were bytes. */
 void pool_moved(struct upstream *upstream);
 bool upstream_is_current(const struct upstream *upstream);
@@ -325,10 +344,10 @@ static inline struct kvr_slice slice_of(const char *string)
 /* ---- client.c ---- */
 void client_accept(struct worker *worker, struct net_conn *conn);
 /* Closes and forgets the client; its exchange, if any, must have ended. */
-void client_close(struct client *client);
+__attribute__((cold)) void client_close(struct client *client);
 /* The answer was written completely: next request or close. */
 void client_answered(struct client *client, bool keep_alive);
-void client_refuse_draining(struct client *client);
+__attribute__((cold)) void client_refuse_draining(struct client *client);
 void client_on_deadline(struct net_deadline *deadline);
 void client_on_fin_probe(struct net_deadline *deadline);
 extern const struct net_ops client_ops;
@@ -349,15 +368,15 @@ bool route_has_other(struct exchange *exchange);
 /* Connects to exchange->replica, or takes a pooled connection, and sends. */
 void send_begin(struct exchange *exchange);
 /* Counts a failure in the metrics and, as far as it is one, against the replica's health. */
-void count_failure(struct exchange *exchange, enum failure failure);
+__attribute__((cold)) void count_failure(struct exchange *exchange, enum failure failure);
 /*
  * The try failed before the client saw anything. Goes elsewhere, or answers status/code. retryable false: no
  * other replica is tried.
  */
-void route_failed(struct exchange *exchange, enum failure failure, bool retryable, unsigned status,
-                  const char *code, const char *message);
+__attribute__((cold)) void route_failed(struct exchange *exchange, enum failure failure, bool retryable,
+                                        unsigned status, const char *code, const char *message);
 /* No replica is left: answers why. */
-void route_refuse(struct exchange *exchange);
+__attribute__((cold)) void route_refuse(struct exchange *exchange);
 void route_add_tried(struct exchange *exchange, kvr_replica_id id);
 /* Lets waiting requests look again. */
 void queue_run(struct worker *worker);
@@ -366,7 +385,7 @@ void queue_remove(struct exchange *exchange);
  * A pooled connection died before the answer began: the same replica again, on a new connection. Happens once
  * to an exchange, as it takes no pooled connection after that.
  */
-void route_again(struct exchange *exchange);
+__attribute__((cold)) void route_again(struct exchange *exchange);
 void route_connected(struct upstream *upstream, int error);
 void route_on_connect_deadline(struct net_deadline *deadline);
 
@@ -379,7 +398,7 @@ void relay_arm_heartbeat(struct exchange *exchange);
  * over. */
 bool relay_write(struct exchange *exchange, struct kvr_slice data, bool last);
 /* The answer ends here, by our own will: elsewhere if the client has seen nothing, else cut. */
-void relay_cut(struct exchange *exchange, const char *why);
+__attribute__((cold)) void relay_cut(struct exchange *exchange, const char *why);
 /* Adds the answer headers that are the router's own. */
 void relay_own_fields(struct exchange *exchange, struct text *head);
 /* The client took what was pending: read on. */
@@ -390,15 +409,16 @@ bool relay_probe_client(struct exchange *exchange);
 
 /* ---- reply.c ---- */
 /* Answers an error in the API's shape and ends the exchange. retry_after_s 0: none. */
-void reply_error(struct exchange *exchange, unsigned status, const char *code, const char *message,
-                 uint64_t retry_after_s);
+__attribute__((cold)) void reply_error(struct exchange *exchange, unsigned status, const char *code,
+                                       const char *message, uint64_t retry_after_s);
 /* The same, naming the request field at fault. */
-void reply_error_field(struct exchange *exchange, unsigned status, const char *code, const char *message,
-                       const char *field);
+__attribute__((cold)) void reply_error_field(struct exchange *exchange, unsigned status, const char *code,
+                                             const char *message, const char *field);
 /* Answers a whole body and ends the exchange. */
 void reply_body(struct exchange *exchange, unsigned status, const char *content_type, struct kvr_slice body);
 /* For requests that never became an exchange: answers and closes. */
-void reply_bad_head(struct client *client, unsigned status, const char *code, const char *message);
+__attribute__((cold)) void reply_bad_head(struct client *client, unsigned status, const char *code,
+                                          const char *message);
 /* /healthz and /readyz, which need no key. True: done. */
 bool reply_health(struct exchange *exchange);
 /* Other requests the router answers or refuses itself. True: done. */
@@ -414,10 +434,13 @@ void exchange_end(struct exchange *exchange, enum kvr_end end);
  * client's next request may be here before we return, and must find what this one taught.
  */
 void exchange_book(struct exchange *exchange, enum kvr_end end);
+/* Gives what is kept for the capture away, with sizes that were not counted; without tokens it is forgotten. */
+void account_capture(struct exchange *exchange, const char *end, uint32_t input_tokens,
+                     uint32_t output_tokens);
 /* Settles the current ticket only (a try that failed). */
 void exchange_settle(struct exchange *exchange, enum kvr_end end);
 /* The client left: exchange_end with everything closed at once. */
-void exchange_abort(struct exchange *exchange);
+__attribute__((cold)) void exchange_abort(struct exchange *exchange);
 void exchange_release_replica(struct exchange *exchange);
 void count_waiting(struct exchange *exchange, bool waiting);
 

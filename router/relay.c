@@ -18,6 +18,8 @@
 #include <strings.h>
 #include <time.h>
 
+#include "host.h"
+
 #define RETRY_AFTER_MAX_S 3600 /* a replica's wish beyond that is cut */
 #define IDLE_RACE_MS \
         250 /* a reused connection that ends so soon and without a word was closed as idle; later, the request
@@ -237,13 +239,18 @@ static void render_head(struct exchange *exchange, const struct http1_head *head
 }
 
 /* A status that says: not here, not now. True: another replica was tried, the exchange moved on. */
-static bool pushed_back(struct exchange *exchange, const struct http1_head *head, uint64_t *ret_retry_s)
+__attribute__((cold)) static bool pushed_back(struct exchange *exchange, const struct http1_head *head,
+                                              uint64_t *ret_retry_s)
 {
         struct proxy *proxy = exchange->worker->proxy;
         uint64_t wish_s = retry_after_s(head), shortest_s;
 
-        if (wish_s)
-                kvr_replica_pause(proxy->router, exchange->replica->id, uv_hrtime() + wish_s * 1000000000);
+        if (wish_s) {
+                uint64_t until_ns = uv_hrtime() + wish_s * 1000000000;
+
+                kvr_replica_pause(proxy->router, exchange->replica->id, until_ns);
+                shadow_replica_pause(proxy->shadow, exchange->replica->id, until_ns);
+        }
         if (route_has_other(exchange)) {
                 route_failed(exchange, FAIL_PUSHBACK, true, head->status, "overloaded",
                              "the replica is overloaded");
@@ -278,7 +285,8 @@ static bool judge_status(struct exchange *exchange, const struct http1_head *hea
 }
 
 /* After an early head only an event can tell. The exchange is over. */
-static void error_after_early_head(struct exchange *exchange, const struct http1_head *head)
+__attribute__((cold)) static void error_after_early_head(struct exchange *exchange,
+                                                         const struct http1_head *head)
 {
         char message[64];
 
@@ -306,7 +314,7 @@ static bool tunnel_send_early(struct exchange *exchange)
         return true;
 }
 
-static bool tunnel_begin(struct exchange *exchange, const struct http1_head *head)
+__attribute__((cold)) static bool tunnel_begin(struct exchange *exchange, const struct http1_head *head)
 {
         exchange->status = head->status;
         exchange->state = EXCHANGE_TUNNEL;
@@ -348,8 +356,8 @@ static bool take_head(struct exchange *exchange, const struct http1_head *head)
         }
         exchange->state = EXCHANGE_RELAYING;
         exchange->status = head->status;
-        usage_tap_init(&exchange->tap, (enum engine_kind)atomic_load(&exchange->replica->engine),
-                       exchange->api, exchange->several);
+        usage_tap_again(&exchange->tap, (enum engine_kind)atomic_load(&exchange->replica->engine),
+                        exchange->api, exchange->several);
         exchange->tapped = exchange->api != KVR_API_OTHER && head->status == 200;
         sse_init(&exchange->scanner);
         if (exchange->early_head)
@@ -391,8 +399,9 @@ static void saw_first_token(struct exchange *exchange)
 {
         if (exchange->first_token_ns)
                 return;
-        exchange->first_token_ns = uv_hrtime();
+        exchange->first_token_ns = exchange->heard_ns;
         kvr_ticket_first_token(exchange->ticket);
+        shadow_first_token(exchange->worker->proxy->shadow, exchange->shadow, exchange->first_token_ns);
 }
 
 /* Returns whether the event passes on to the client. */
@@ -444,7 +453,7 @@ static bool may_release(const struct exchange *exchange, bool last)
                exchange->held.len >= HELD_BYTES_MAX;
 }
 
-static void died_in_prefill(struct exchange *exchange)
+__attribute__((cold)) static void died_in_prefill(struct exchange *exchange)
 {
         route_failed(exchange, FAIL_STREAM, true, 502, "upstream_error",
                      "the replica failed before the first byte of its answer");
@@ -464,12 +473,13 @@ static bool deliver(struct exchange *exchange, struct kvr_slice data, bool last)
                         died_in_prefill(exchange);
                         return false;
                 }
-        } else if (data.len) {
+        } else if (data.len && exchange->status < 400) { /* a refusal's words are no tokens */
                 saw_first_token(exchange);
         }
         /* Comments come from an engine's front end even when the engine hangs: they prove nothing. */
         if (exchange->sse ? exchange->scanner.data_events != events_before : data.len > 0) {
-                atomic_store_explicit(&exchange->replica->last_byte_ns, uv_hrtime(), memory_order_relaxed);
+                atomic_store_explicit(&exchange->replica->last_byte_ns, exchange->heard_ns,
+                                      memory_order_relaxed);
                 count_waiting(exchange, false);
         }
         if (last && exchange->sse && exchange->usage_injected) {
@@ -536,7 +546,7 @@ static void on_span(void *ctx, const char *data, size_t len)
 /*
  * The answer broke after the client saw a part of it: cut the connection, so that nobody takes it for whole.
  */
-static void broken(struct exchange *exchange, enum failure failure)
+__attribute__((cold)) static void broken(struct exchange *exchange, enum failure failure)
 {
         struct proxy *proxy = exchange->worker->proxy;
 
@@ -647,12 +657,17 @@ static void on_data(struct net_conn *conn, char *data, size_t len)
         struct upstream *upstream = conn->owner;
         struct exchange *exchange = upstream->exchange;
 
-        if (exchange->state == EXCHANGE_TUNNEL)
+        if (exchange->state == EXCHANGE_TUNNEL) {
                 (void)relay_write(exchange, (struct kvr_slice){data, len}, false);
-        else if (!exchange->head_read)
+                return;
+        }
+        exchange->heard_ns = uv_hrtime();
+        host_hold_time(exchange->heard_ns);
+        if (!exchange->head_read)
                 head_bytes(exchange, data, len);
         else
                 body_bytes(exchange, data, len);
+        host_hold_time(0);
 }
 
 /* The replica closed the idle connection just as we used it: no failure, and it does not know the request. */

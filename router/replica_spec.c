@@ -21,9 +21,14 @@ static const struct replica_key keys[] = {
         {"auth", "auto|pass|strip|replace", "what it gets of the client's credentials; see --auth"},
         {"api-key", "SECRET",
          "key for auth=replace, health checks and polls (env:NAME and file:PATH as elsewhere)"},
-        {"events", "off",
-         "KV cache event subscription: not available in this version, off is the only value"},
-        {"replay", "off", "likewise"},
+        {"events", "ENDPOINT|auto|poll|off",
+         "where its KV cache events come from: tcp://HOST:PORT (* is the replica's host), "
+         "bind:tcp://HOST:PORT to "
+         "listen for an engine that connects, auto to ask the engine or else take ports 5557 and 5558, poll "
+         "for "
+         "TensorRT-LLM's POST /kv_cache_events, which only one router may do; off by default"},
+        {"replay", "ENDPOINT|off", "where lost events can be had again; with events=auto as the engine says"},
+        {"events-topic", "TEXT", "only events whose topic begins so; all by default"},
         {"ranks", "N",
          "data-parallel ranks behind the URL (vLLM, SGLang), each routed to as a replica of its own, "
          "NAME.dp0 and so on; 1: not told apart"},
@@ -137,7 +142,10 @@ bool replica_spec_equal(const struct replica_spec *a, const struct replica_spec 
             strcmp(a->prefix, b->prefix) != 0 || a->engine != b->engine || a->auth != b->auth ||
             !same_text(a->api_key, b->api_key) || a->capacity_tokens != b->capacity_tokens ||
             a->block_tokens != b->block_tokens || a->max_running != b->max_running || a->slots != b->slots ||
-            a->ranks != b->ranks || a->rank != b->rank || a->model_count != b->model_count)
+            a->events != b->events || strcmp(a->events_endpoint, b->events_endpoint) != 0 ||
+            strcmp(a->replay_endpoint, b->replay_endpoint) != 0 ||
+            strcmp(a->events_topic, b->events_topic) != 0 || a->ranks != b->ranks || a->rank != b->rank ||
+            a->model_count != b->model_count)
                 return false;
         for (size_t i = 0; i < a->model_count; i++)
                 if (strcmp(a->models[i], b->models[i]) != 0)
@@ -352,14 +360,61 @@ static bool set_engine(struct replica_spec *spec, struct kvr_slice value, char *
                     SHOW(value));
 }
 
-/* Refused rather than accepted and silently not done. */
-static bool set_unavailable(struct kvr_slice value, const char *key, const char *only, char *why,
-                            size_t why_size)
+/* *ret keeps what is written; whether it makes sense is tried with some host. */
+static bool set_endpoint(struct kvr_slice value, const char *key, char ret[ENGINE_KV_ENDPOINT_MAX], char *why,
+                         size_t why_size)
 {
-        if (is_word(value, only))
-                return true;
-        return fail(why, why_size, "%s: \"%.*s\": %s not available in this version; leave it out", key,
-                    SHOW(value), "event subscription is");
+        char text[ENGINE_KV_ENDPOINT_MAX] = "", unused[ENGINE_KV_ENDPOINT_MAX];
+
+        if (value.len < sizeof text && !memchr(value.data, 0, value.len))
+                memcpy(text, value.data, value.len);
+        if (!engine_kv_endpoint(text, "h", 0, unused))
+                return fail(why, why_size,
+                            "%s: \"%.*s\" is not an endpoint; write tcp://HOST:PORT or ipc://PATH", key,
+                            SHOW(value));
+        memcpy(ret, text, sizeof text);
+        return true;
+}
+
+static bool set_events(struct replica_spec *spec, struct kvr_slice value, char *why, size_t why_size)
+{
+        static const struct {
+                const char *word;
+                enum replica_events events;
+        } words[] = {
+                {"off", REPLICA_EVENTS_OFF}, {"auto", REPLICA_EVENTS_AUTO}, {"poll", REPLICA_EVENTS_POLL}};
+        const char bind[] = "bind:";
+
+        for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+                if (is_word(value, words[i].word)) {
+                        spec->events = words[i].events;
+                        return true;
+                }
+        }
+        spec->events = REPLICA_EVENTS_CONNECT;
+        if (value.len > sizeof bind - 1 && memcmp(value.data, bind, sizeof bind - 1) == 0) {
+                spec->events = REPLICA_EVENTS_BIND;
+                value.data += sizeof bind - 1;
+                value.len -= sizeof bind - 1;
+        }
+        return set_endpoint(value, "events", spec->events_endpoint, why, why_size);
+}
+
+static bool set_replay(struct replica_spec *spec, struct kvr_slice value, char *why, size_t why_size)
+{
+        spec->replay_endpoint[0] = 0;
+        return is_word(value, "off") || set_endpoint(value, "replay", spec->replay_endpoint, why, why_size);
+}
+
+static bool set_topic(struct replica_spec *spec, struct kvr_slice value, char *why, size_t why_size)
+{
+        if (value.len >= sizeof spec->events_topic || (value.len > 0 && memchr(value.data, 0, value.len)))
+                return fail(why, why_size, "events-topic: must be at most %zu bytes of text",
+                            sizeof spec->events_topic - 1);
+        if (value.len > 0)
+                memcpy(spec->events_topic, value.data, value.len);
+        spec->events_topic[value.len] = 0;
+        return true;
 }
 
 static bool set_ranks(struct replica_spec *spec, struct kvr_slice value, char *why, size_t why_size)
@@ -421,9 +476,11 @@ bool replica_spec_set(struct replica_spec *spec, struct kvr_slice key, struct kv
                 return true;
         }
         if (is_word(key, "events"))
-                return set_unavailable(value, "events", "off", why, why_size);
+                return set_events(spec, value, why, why_size);
         if (is_word(key, "replay"))
-                return set_unavailable(value, "replay", "off", why, why_size);
+                return set_replay(spec, value, why, why_size);
+        if (is_word(key, "events-topic"))
+                return set_topic(spec, value, why, why_size);
         if (is_word(key, "ranks"))
                 return set_ranks(spec, value, why, why_size);
         return unknown_key(key, why, why_size);
@@ -470,6 +527,9 @@ bool replica_spec_finish(struct replica_spec *spec, char *why, size_t why_size)
 {
         if (spec->host[0] == 0)
                 return fail(why, why_size, "a replica needs a url; write http://HOST:PORT");
+        if (spec->events == REPLICA_EVENTS_OFF && (spec->replay_endpoint[0] || spec->events_topic[0]))
+                return fail(why, why_size, "%s means nothing without events; add events=auto or an endpoint",
+                            spec->replay_endpoint[0] ? "replay" : "events-topic");
         if (spec->name[0] == 0) {
                 int n = snprintf(spec->name, sizeof spec->name, "%s%s", spec->authority, spec->prefix);
 

@@ -9,12 +9,22 @@
 #define KVROUTE_REPLICA_SPEC_H
 
 #include "engine/engine.h"
+#include "engine/kv_discover.h"
 
 #define REPLICA_HOST_MAX   256
 #define REPLICA_PREFIX_MAX 256
 #define REPLICA_MODELS_MAX 64
 #define REPLICA_SECRET_MAX 4096
 #define REPLICA_RANKS_MAX  ENGINE_RANKS_MAX
+
+/* Where its KV cache events come from. */
+enum replica_events {
+        REPLICA_EVENTS_OFF,
+        REPLICA_EVENTS_AUTO, /* the engine is asked, else the rule of ports */
+        REPLICA_EVENTS_CONNECT,
+        REPLICA_EVENTS_BIND, /* we listen, the engine connects */
+        REPLICA_EVENTS_POLL, /* POST /kv_cache_events */
+};
 
 /* Same order as the words of --auth. */
 enum replica_auth {
@@ -46,8 +56,12 @@ struct replica_spec {
          */
         int32_t rank;
         char group[KVR_NAME_MAX];
-        size_t model_count;               /* 0: ask the engine */
-        char *models[REPLICA_MODELS_MAX]; /* owned */
+        enum replica_events events;
+        char events_endpoint[ENGINE_KV_ENDPOINT_MAX]; /* CONNECT, BIND; ports of rank 0 */
+        char replay_endpoint[ENGINE_KV_ENDPOINT_MAX]; /* empty: none, or as the engine says */
+        char events_topic[ENGINE_KV_TOPIC_MAX];       /* empty: all, or as the engine says */
+        size_t model_count;                           /* 0: ask the engine */
+        char *models[REPLICA_MODELS_MAX];             /* owned */
 };
 
 /* The keys that may follow a URL, for help and for suggestions. */

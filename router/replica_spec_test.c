@@ -56,6 +56,38 @@ static void test_urls(void **state)
         }
 }
 
+static void test_events(void **state)
+{
+        (void)state;
+        struct replica_spec spec = parse(
+                                    "http://a:1,events=tcp://*:5557,replay=tcp://b:5558,events-topic=kv@"),
+                            other;
+
+        assert_int_equal(spec.events, REPLICA_EVENTS_CONNECT);
+        assert_string_equal(spec.events_endpoint, "tcp://*:5557");
+        assert_string_equal(spec.replay_endpoint, "tcp://b:5558");
+        assert_string_equal(spec.events_topic, "kv@");
+        assert_true(replica_spec_copy(&spec, &other));
+        assert_true(replica_spec_equal(&spec, &other));
+        other.replay_endpoint[6] = 'c';
+        assert_false(replica_spec_equal(&spec, &other)); /* a reload must follow it */
+        replica_spec_fini(&other);
+        replica_spec_fini(&spec);
+        spec = parse("http://a:1,events=bind:tcp://0.0.0.0:6000");
+        assert_int_equal(spec.events, REPLICA_EVENTS_BIND);
+        assert_string_equal(spec.events_endpoint, "tcp://0.0.0.0:6000");
+        replica_spec_fini(&spec);
+        spec = parse("http://a:1,events=auto");
+        assert_int_equal(spec.events, REPLICA_EVENTS_AUTO);
+        replica_spec_fini(&spec);
+        spec = parse("http://a:1,events=poll,replay=off");
+        assert_int_equal(spec.events, REPLICA_EVENTS_POLL);
+        replica_spec_fini(&spec);
+        spec = parse("http://a:1");
+        assert_int_equal(spec.events, REPLICA_EVENTS_OFF);
+        replica_spec_fini(&spec);
+}
+
 static void test_keys(void **state)
 {
         (void)state;
@@ -132,8 +164,13 @@ static void test_refused(void **state)
                 {"http://a:1,max-running=-1", "whole number"},
                 {"http://a:1,max-running=9999999999", "whole number"},
                 {"http://a:1,auth=bearer", "pass, strip or replace"},
-                {"http://a:1,events=tcp://a:5557", "not available in this version"},
-                {"http://a:1,events=auto", "not available in this version"},
+                {"http://a:1,events=a:5557", "write tcp://HOST:PORT or ipc://PATH"},
+                {"http://a:1,events=tcp://a", "write tcp://HOST:PORT or ipc://PATH"},
+                {"http://a:1,events=bind:tcp://*:0", "write tcp://HOST:PORT or ipc://PATH"},
+                {"http://a:1,events=", "write tcp://HOST:PORT or ipc://PATH"},
+                {"http://a:1,events=auto,replay=5558", "write tcp://HOST:PORT or ipc://PATH"},
+                {"http://a:1,replay=tcp://a:5558", "means nothing without events"},
+                {"http://a:1,events-topic=kv", "means nothing without events"},
                 {"http://a:1,ranks=0", "from 1 to 64"},
                 {"http://a:1,ranks=65", "from 1 to 64"},
                 {"http://a:1,ranks=x", "from 1 to 64"},
@@ -198,10 +235,8 @@ static void test_ranks(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_urls),
-                cmocka_unit_test(test_keys),
-                cmocka_unit_test(test_ranks),
-                cmocka_unit_test(test_refused),
+                cmocka_unit_test(test_urls),  cmocka_unit_test(test_events),  cmocka_unit_test(test_keys),
+                cmocka_unit_test(test_ranks), cmocka_unit_test(test_refused),
         };
 
         cmocka_set_message_output(CM_OUTPUT_TAP);

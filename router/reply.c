@@ -195,6 +195,8 @@ bool reply_health(struct exchange *exchange)
         struct worker *worker = exchange->worker;
         bool ready, stopping;
 
+        if (exchange->api != KVR_API_OTHER) /* the path of an API is none of these */
+                return false;
         if (!path_is(exchange, "/healthz") && !path_is(exchange, "/readyz"))
                 return false;
         if (!reading(exchange)) {

@@ -1,13 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From a complete request to a replica: decision, queue, and what to answer when there is none. */
+#include "adapters.h"
+#include "explain_log.h"
 #include "identify.h"
 #include "tenant.h"
 
+#include <kvroute/events.h>
 #include <string.h>
 
 #define NS_PER_S     1000000000ull
 #define QUEUE_TRIES  64 /* queued requests looked at in one go */
 #define KNOWN_MODELS 16 /* named in a 404 */
+
+/* What a copy of a request cannot tell: how long its answer is and how long that takes, at most. */
+#define MIRROR_TOKENS   256
+#define MIRROR_TOKEN_NS 25000000
 
 static void fill_request(struct exchange *exchange, struct kvr_request *ret)
 {
@@ -150,6 +157,67 @@ static void decided(struct exchange *exchange)
         send_begin(exchange);
 }
 
+static void begin_capture(struct exchange *exchange, const struct kvr_request *request)
+{
+        struct capture *capture = exchange->worker->proxy->capture;
+
+        if (capture && request->prompt && !exchange->capture)
+                exchange->capture =
+                        capture_begin(capture, request->prompt, request->affinity, exchange->start_ns);
+}
+
+/* For who measures: what the policy kv would do with it, what is kept of it. Once, whatever tries follow. */
+static void measure(struct exchange *exchange, const struct kvr_request *request)
+{
+        const struct kvr_prompt *prompt = request->prompt;
+
+        begin_capture(exchange, request);
+        exchange->shadow =
+                shadow_begin(exchange->worker->proxy->shadow, request,
+                             prompt ? prompt->previous_id : KVR_SLICE(""), &exchange->decision, uv_hrtime());
+}
+
+/* A copy of a request that somebody else serves: it is only looked at. */
+static void take_mirrored(struct exchange *exchange, const struct kvr_request *request)
+{
+        const struct kvr_prompt *prompt = request->prompt;
+        uint64_t tokens = MIRROR_TOKENS;
+
+        if (prompt && prompt->max_tokens && prompt->max_tokens < tokens)
+                tokens = prompt->max_tokens;
+        if (prompt) {
+                uint32_t size = shadow_mirror(exchange->worker->proxy->shadow, request, prompt->previous_id,
+                                              tokens * MIRROR_TOKEN_NS, uv_hrtime());
+
+                begin_capture(exchange, request);
+                account_capture(exchange, "mirrored", size, (uint32_t)tokens);
+        }
+        reply_body(exchange, 200, "application/json", KVR_SLICE("{}"));
+}
+
+/*
+ * Engines tell what they hold in tokens; what this prompt is in tokens is asked for in the background. Here
+ * only a copy is made, of a prompt that nobody asked for yet.
+ */
+static void offer_tokens(struct exchange *exchange, const struct kvr_request *request)
+{
+        struct proxy *proxy = exchange->worker->proxy;
+        struct tokens_prompt prompt = {
+                .prompt = request->prompt,
+                .api = exchange->api,
+                .body = identify_body(exchange),
+                .model = request->model,
+                .salt = request->prompt->salt,
+                .metrics_thread = exchange->worker->number,
+        };
+
+        if (!kvr_tokens_wanted(proxy->router, request))
+                return;
+        if (fleet_has_adapter(exchange->worker->fleet, request->model))
+                prompt.adapter = request->model;
+        tokens_offer(proxy->tokens, &prompt);
+}
+
 static void refuse_prompt(struct exchange *exchange, enum kvr_status status, const struct kvr_error *err)
 {
         if (status == KVR_E_NOMEM)
@@ -169,6 +237,13 @@ static void route_with(struct exchange *exchange, const struct kvr_prompt *promp
         fleet_refresh(worker->proxy->fleet, &worker->fleet);
         fill_request(exchange, &request);
         request.prompt = prompt;
+        if (worker->proxy->mirror) {
+                take_mirrored(exchange, &request);
+                return;
+        }
+        if (prompt && prompt->id_count && fleet_has_adapter(worker->fleet, request.model))
+                request.adapter = request.model;
+        explain_log(exchange, &request);
         status = kvr_decide(worker->proxy->router, &request, &exchange->decision, &exchange->ticket, &err);
         if (status == KVR_E_NO_REPLICA) {
                 request.last_resort = true; /* a fleet that is all unhealthy is tried rather than refused */
@@ -180,6 +255,10 @@ static void route_with(struct exchange *exchange, const struct kvr_prompt *promp
                        (double)(exchange->routed_ns - exchange->decision_start_ns) / 1e9);
         switch (status) {
         case KVR_OK:
+                if (worker->proxy->tokens && prompt)
+                        offer_tokens(exchange, &request);
+                if (exchange->tries == 0)
+                        measure(exchange, &request);
                 decided(exchange);
                 return;
         case KVR_E_BUSY:
@@ -210,6 +289,10 @@ void route_begin(struct exchange *exchange)
         }
         if (identify_decode(exchange) || tenant_refuses_body(exchange))
                 return;
+        if (adapters_takes(exchange)) {
+                adapters_ask(exchange);
+                return;
+        }
         exchange->decision_start_ns = uv_hrtime();
         status = identify(exchange, &prompt, &keyed, &err);
         if (status != KVR_OK) {

@@ -79,7 +79,6 @@ static void send_request(struct exchange *exchange)
         }
         exchange->state = EXCHANGE_WAITING;
         exchange->reached = true;
-        exchange->sent_ns = uv_hrtime();
         exchange->heard = false;
         upstream->sent_ms = net_now_ms(&worker->loop);
         upstream->requests++;
@@ -131,6 +130,18 @@ static void no_connection(struct exchange *exchange)
                      "the router has no descriptor or memory left for a connection to the replica");
 }
 
+static void count_reused(struct worker *worker, struct upstream *upstream)
+{
+        struct metrics *metrics = worker->proxy->metrics;
+
+        if (!upstream->reused) {
+                struct kvr_slice labels[2] = {slice_of(upstream->target->spec.name), slice_of("reused")};
+
+                upstream->reused = metrics_series(metrics, worker->number, METRIC_POOL_REUSED, labels) + 1;
+        }
+        metrics_add(metrics, worker->number, upstream->reused - 1, 1);
+}
+
 void send_begin(struct exchange *exchange)
 {
         struct worker *worker = exchange->worker;
@@ -140,9 +151,10 @@ void send_begin(struct exchange *exchange)
         unsigned addr_version = 0;
 
         if (upstream) {
-                count_connection(worker, target, "reused");
+                count_reused(worker, upstream);
                 upstream->exchange = exchange;
                 exchange->upstream = upstream;
+                exchange->sent_ns = exchange->routed_ns; /* just now */
                 send_request(exchange);
                 return;
         }
@@ -161,11 +173,13 @@ void route_connected(struct upstream *upstream, int error)
         struct exchange *exchange = upstream->exchange;
 
         net_deadline_disarm(&upstream->deadline);
-        if (error)
+        if (error) {
                 route_failed(exchange, FAIL_CONNECT, true, 502, "upstream_error",
                              "the replica refuses connections");
-        else
-                send_request(exchange);
+                return;
+        }
+        exchange->sent_ns = uv_hrtime();
+        send_request(exchange);
 }
 
 void route_on_connect_deadline(struct net_deadline *deadline)

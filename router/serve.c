@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "adapters.h"
 #include "help.h"
 #include "host.h"
 #include "serve.h"
@@ -114,12 +115,36 @@ static int open_log(struct server *server, const struct router_config *config)
         return fail(what, strerror(errno));
 }
 
+static int open_capture(struct server *server, const struct router_config *config)
+{
+        const struct capture_options options = {
+                .path = config->capture,
+                .file_bytes = config->capture_bytes,
+                .files = (unsigned)config->capture_files,
+                .block_tokens = (uint32_t)config->capture_block,
+                .key = capture_key(config->seed_given, config->seed_value, host_random64, NULL),
+                .start_ns = uv_hrtime(),
+                .log = server->proxy.log,
+        };
+        char what[4200], why[256];
+
+        if (strcmp(config->capture, "off") == 0)
+                return 0;
+        server->proxy.capture = capture_new(&options, why, sizeof why);
+        if (server->proxy.capture)
+                return 0;
+        snprintf(what, sizeof what, "--capture %s", config->capture);
+        return fail(what, why);
+}
+
 static int make_brain(struct server *server, const struct router_config *config)
 {
-        static const struct kvr_env env = {host_now_ns, host_random64, NULL};
+        const struct kvr_env env = serve_clock(server, config);
         struct kvr_settings settings = {
                 .policy = config->policy,
-                .index_memory_bytes = config->index_memory_bytes,
+                .index_memory_bytes = serve_index_bytes(config),
+                .block_memory_bytes = config->event_memory_bytes,
+                .token_map_bytes = config->event_memory_bytes / 8,
                 .default_prefill_tokens_per_second = config->prefill_speed,
                 .default_tokens_per_byte = config->tokens_per_byte,
                 .queue_wait_hint_ms =
@@ -143,11 +168,14 @@ static int make_brain(struct server *server, const struct router_config *config)
                         return fail("--ledger", err.message);
                 kvr_router_set_ledger(server->router, server->proxy.ledger);
         }
+        if (serve_make_shadow(server, config, &err) != KVR_OK)
+                return fail("--shadow", err.message);
         server->proxy.decisions = decisions_new();
         if (!server->proxy.decisions)
                 return fail("decisions", "out of memory");
         if (!fleet_init(&server->fleet, server->router, &limits))
                 return fail("fleet", "out of memory");
+        server->fleet.shadow = server->proxy.shadow;
         server->fleet.on_state = on_state;
         server->fleet.ctx = server;
         for (size_t i = 0; i < config->replicas.count; i++) {
@@ -215,14 +243,45 @@ static int bind_listeners(struct server *server, const struct router_config *con
         return 0;
 }
 
+/* What goes on in the background of requests. */
+static bool make_helpers(struct server *server, const struct router_config *config)
+{
+        const struct tokens_options options = {
+                .loop = &server->loop,
+                .router = server->router,
+                .fleet = &server->fleet,
+                .metrics = server->proxy.metrics,
+                .metrics_thread = server->proxy.worker_count,
+                .log = server->proxy.log,
+        };
+
+        const struct events_options events = {
+                .router = server->router,
+                .log = server->proxy.log,
+                .relearn_ns = config->events_relearn_ms * 1000000,
+        };
+
+        if (server->proxy.mirror)
+                return true;
+        server->events = events_new(&events);
+        server->proxy.adapters = adapters_new();
+        if (config->tokenize)
+                server->proxy.tokens = tokens_new(&options);
+        return server->events && server->proxy.adapters && (server->proxy.tokens || !config->tokenize);
+}
+
 static int open_admin(struct server *server, const struct router_config *config)
 {
         struct control_options control = {
                 .loop = &server->loop,
                 .fleet = &server->fleet,
+                .events = server->events,
                 .metrics = server->proxy.metrics,
                 .log = server->proxy.log,
                 .metrics_thread = server->proxy.worker_count,
+                .imagined = server->proxy.mirror,
+                .tokens = server->proxy.tokens,
+                .adapters = server->proxy.adapters,
                 .on_leave = on_leave,
                 .ctx = server,
         };
@@ -268,18 +327,22 @@ static int start(struct server *server, struct router_config *config)
         atomic_store(&server->proxy.config, config);
         status = open_log(server, config);
         if (!status)
+                status = open_capture(server, config);
+        if (!status)
                 status = make_brain(server, config);
         if (!status)
                 status = make_proxy(server, config);
         if (!status)
                 status = bind_listeners(server, config);
         if (!status)
-                status = open_admin(server, config);
+                status = make_helpers(server, config) ? open_admin(server, config)
+                                                      : fail("start", "out of memory");
         if (status)
                 return status;
         server->proxy.connections_max = host_room_for_connections(server->proxy.log, config->max_connections);
         serve_say_warnings(server, config);
         serve_watch_stop(server);
+        serve_watch_shadow(server);
         (void)uv_signal_init(&server->loop.uv, &server->hangup);
         server->hangup.data = server;
         (void)uv_signal_start(&server->hangup, on_hangup, SIGHUP);
@@ -296,6 +359,9 @@ static void stop(struct server *server)
                 (void)pthread_join(server->proxy.workers[i].thread, NULL);
                 worker_fini(&server->proxy.workers[i]);
         }
+        serve_unwatch_shadow(server);
+        capture_free(server->proxy.capture); /* what is queued is written, however this ends */
+        server->proxy.capture = NULL;
         serve_say_stopped(server);
         admin_close(server->admin);
         if (control_is_resolving(server->control)) {
@@ -304,10 +370,14 @@ static void stop(struct server *server)
                 _exit(0);
         }
         control_free(server->control);
+        events_free(server->events);
+        tokens_free(server->proxy.tokens);
+        adapters_free(server->proxy.adapters);
         serve_unwatch_stop(server);
         uv_close((uv_handle_t *)&server->hangup, NULL);
         net_loop_fini(&server->loop);
         fleet_fini(&server->fleet);
+        shadow_free(server->proxy.shadow);
         kvr_router_free(server->router);
         kvr_ledger_free(server->proxy.ledger);
         decisions_free(server->proxy.decisions);

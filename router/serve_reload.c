@@ -252,8 +252,16 @@ void serve_reload(struct server *server)
 
         /* Whoever rotates logs must not depend on what the file says meanwhile. */
         reopen_access_log(server);
+        if (server->proxy.capture)
+                capture_reopen(server->proxy.capture);
         if (config_load(&input, &after, &config_error) != CONFIG_OK) {
                 say_refused(server, config_error.message);
+                return;
+        }
+        /* The policy depends on it, so half of such a change would be another policy without a word. */
+        if (before->shadow != after->shadow) {
+                say_refused(server, "shadow is switched by a restart only");
+                config_free(after);
                 return;
         }
         if (!enforce(server, before, after, &err)) {
@@ -266,6 +274,9 @@ void serve_reload(struct server *server)
                 log_say(server->proxy.log, LOG_WARN, NULL,
                         "reload: these options need a restart to change: %s", restart);
         serve_say_warnings(server, after);
+        if (server->proxy.capture)
+                capture_set_limits(server->proxy.capture, after->capture_bytes,
+                                   (unsigned)after->capture_files);
         log_set_level(server->proxy.log, (enum log_level)after->log_level);
         atomic_store_explicit(&server->proxy.config, after, memory_order_release);
         control_set_config(server->control, after);

@@ -203,12 +203,22 @@ static enum kvr_status register_replica(struct fleet *fleet, struct target *targ
         struct kvr_slice models[REPLICA_MODELS_MAX];
         enum kvr_status status = kvr_replica_add(fleet->router, &lib, &target->id, err);
 
-        if (status != KVR_OK || spec->model_count == 0)
+        if (status != KVR_OK)
                 return status;
+        status = shadow_replica_add(fleet->shadow, target->id, &lib, err);
+        if (status != KVR_OK) {
+                kvr_replica_remove(fleet->router, target->id);
+                return fail(err, status, spec->name, "the shadow has no room for it");
+        }
+        if (spec->model_count == 0)
+                return KVR_OK;
         for (size_t i = 0; i < spec->model_count; i++)
                 models[i] = (struct kvr_slice){spec->models[i], strlen(spec->models[i])};
         status = kvr_replica_set_models(fleet->router, target->id, models, spec->model_count);
+        if (status == KVR_OK)
+                status = shadow_replica_set_models(fleet->shadow, target->id, models, spec->model_count);
         if (status != KVR_OK) {
+                shadow_replica_remove(fleet->shadow, target->id);
                 kvr_replica_remove(fleet->router, target->id);
                 return fail(err, status, spec->name, "its models cannot be set");
         }
@@ -231,6 +241,7 @@ enum kvr_status fleet_add(struct fleet *fleet, const struct replica_spec *spec, 
         }
         pthread_mutex_lock(&fleet->lock);
         if (!publish(fleet, target, NULL)) {
+                shadow_replica_remove(fleet->shadow, target->id);
                 kvr_replica_remove(fleet->router, target->id);
                 status = fail(err, KVR_E_NOMEM, spec->name, "out of memory");
         }
@@ -255,6 +266,7 @@ static bool remove_one(struct fleet *fleet, struct target *target)
         if (done) {
                 atomic_store(&target->removed, true);
                 kvr_replica_remove(fleet->router, target->id);
+                shadow_replica_remove(fleet->shadow, target->id);
         }
         target_unref(target);
         return done;
@@ -331,6 +343,24 @@ static bool listed(const struct text *list, size_t start, struct kvr_slice id)
         return found;
 }
 
+bool fleet_has_adapter(const struct fleet_snapshot *snapshot, struct kvr_slice model)
+{
+        bool known = false, adapter = false;
+
+        /* The first list that has it tells; the others say the same, or the fleet is at odds with itself. */
+        for (size_t i = 0; i < snapshot->count && !known && model.len; i++) {
+                struct target *target = snapshot->targets[i];
+                const struct engine_model *found;
+
+                pthread_mutex_lock(&target->lock);
+                found = target->models ? engine_models_find(target->models, model) : NULL;
+                known = found != NULL;
+                adapter = found && found->parent.len > 0;
+                pthread_mutex_unlock(&target->lock);
+        }
+        return adapter;
+}
+
 void fleet_list_models(const struct fleet_snapshot *snapshot, struct text *ret, size_t max)
 {
         size_t start = ret->len, count = 0;
@@ -363,13 +393,17 @@ static void apply_state(struct fleet *fleet, struct target *target)
         enum kvr_state to = health_state(&target->health);
         enum kvr_state from = (enum kvr_state)atomic_exchange(&target->shown_state, (int)to);
 
+        atomic_store_explicit(&target->well, false, memory_order_relaxed);
         if (health_take_restart(&target->health)) {
                 kvr_replica_forget(fleet->router, target->id);
+                shadow_replica_forget(fleet->shadow, target->id);
+                atomic_fetch_add(&target->restarts, 1);
                 atomic_store(&target->reports_cached, false); /* the flags may be others now */
         }
         if (from == to)
                 return;
         kvr_replica_set_state(fleet->router, target->id, to);
+        shadow_replica_set_state(fleet->shadow, target->id, to);
         if (fleet->on_state)
                 fleet->on_state(fleet->ctx, target, from, to, target->health.why);
 }
@@ -396,9 +430,13 @@ void target_probe_failed(struct fleet *fleet, struct target *target, bool refuse
 
 void target_traffic_ok(struct fleet *fleet, struct target *target)
 {
+        if (atomic_load_explicit(&target->well, memory_order_relaxed))
+                return; /* nearly every request */
         pthread_mutex_lock(&target->lock);
         health_traffic_ok(&target->health);
         apply_state(fleet, target);
+        atomic_store_explicit(&target->well, health_state(&target->health) == KVR_READY,
+                              memory_order_relaxed);
         pthread_mutex_unlock(&target->lock);
 }
 
@@ -472,6 +510,8 @@ bool target_set_address(struct fleet *fleet, struct target *target, const struct
                 } else {
                         health_begin_anew(&target->health, "its address has changed");
                         kvr_replica_forget(fleet->router, target->id);
+                        shadow_replica_forget(fleet->shadow, target->id);
+                        atomic_fetch_add(&target->restarts, 1);
                 }
                 atomic_store(&target->reports_cached, false);
                 apply_state(fleet, target);

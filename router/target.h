@@ -18,6 +18,7 @@
 #include "engine/models.h"
 #include "health.h"
 #include "replica_spec.h"
+#include "shadow.h"
 
 struct target {
         kvr_replica_id id;
@@ -35,12 +36,15 @@ struct target {
         bool by_api; /* added by the admin API, not by the configuration; control thread only */
         atomic_bool removed;
         atomic_bool abandoned; /* removed, and its time to drain is over */
+        atomic_uint restarts;  /* times its process was seen to be another one */
+        atomic_uint clears;    /* times its cache was emptied through this router */
         atomic_uint streams;   /* exchanges that use it now */
         atomic_uint waiting;   /* requests sent there without a byte of answer */
         atomic_ullong waiting_since_ns, last_byte_ns;
         atomic_ullong stalled_ns; /* when it was last found hanging: requests sent before, without a byte,
                                      should move */
         atomic_ullong stray_ms;   /* when it last sent bytes nobody asked for (net_now_ms), 0: never */
+        atomic_bool well;         /* ready and without a failure: another good answer changes nothing */
         atomic_int shown_state;   /* enum kvr_state as last told to the library: a cheap look for workers */
         pthread_mutex_t lock;
         struct health health;         /* under lock */
@@ -60,6 +64,7 @@ struct fleet_snapshot {
 
 struct fleet {
         struct kvr_router *router;
+        struct shadow *shadow; /* told the same as the router; NULL: none */
         struct health_limits limits;
         pthread_mutex_t lock; /* of `current` */
         struct fleet_snapshot *current;
@@ -105,6 +110,8 @@ struct router_config;
 KVR_MUST_USE enum kvr_status fleet_merge_models(const struct fleet_snapshot *snapshot,
                                                 const struct router_config *config, char **ret_json,
                                                 size_t *ret_len);
+/* Whether it is an adapter of another model, by the replicas' lists. */
+bool fleet_has_adapter(const struct fleet_snapshot *snapshot, struct kvr_slice model);
 /* Appends the models known in the fleet, each once, at most `max` of them: " a, b, ...". */
 struct text;
 void fleet_list_models(const struct fleet_snapshot *snapshot, struct text *ret, size_t max);

@@ -271,6 +271,54 @@ static unsigned watch_load(struct watch *watch, const struct watch_replica_sampl
                     watch->states[WATCH_LOAD_STALE].raised ? limits->hold_ns : limits->hold_ns / 2, now_ns);
 }
 
+static uint64_t computed_tokens(const struct watch_replica_sample *sample)
+{
+        return sample->prompt_tokens > sample->observed_tokens
+                       ? sample->prompt_tokens - sample->observed_tokens
+                       : 0;
+}
+
+/* Prompts that were computed leave blocks behind, which it must tell of. Hits alone tell nothing. */
+static enum verdict events_verdict(struct watch *watch, const struct watch_replica_sample *sample,
+                                   const struct watch_limits *limits, uint64_t now_ns)
+{
+        bool heard = sample->events_heard != watch->events_heard;
+
+        if (heard || !watch->looked) {
+                watch->events_heard = sample->events_heard;
+                watch->events_heard_ns = now_ns;
+                watch->events_decisions = sample->decisions;
+                watch->events_computed = computed_tokens(sample);
+                return heard ? GOOD : UNSURE;
+        }
+        if (sample->events_deaf)
+                return BAD;
+        if (now_ns - watch->events_heard_ns < limits->hold_ns ||
+            sample->decisions - watch->events_decisions < WATCH_EVENTS_DECISIONS ||
+            computed_tokens(sample) - watch->events_computed < WATCH_EVENTS_TOKENS)
+                return watch->states[WATCH_EVENTS_SILENT].raised ? UNSURE : GOOD;
+        return BAD;
+}
+
+static unsigned watch_events(struct watch *watch, const struct watch_replica_sample *sample,
+                             const struct watch_limits *limits, uint64_t now_ns)
+{
+        enum verdict silent = GOOD, untrusted = GOOD, unmatched = GOOD;
+
+        if (sample->events_expected) {
+                silent = events_verdict(watch, sample, limits, now_ns);
+                untrusted = !sample->ready || sample->events_heard == 0 ? UNSURE
+                            : sample->events_trusted                    ? GOOD
+                                                                        : BAD;
+                unmatched = sample->events_unmatched ? BAD : GOOD;
+        }
+        /* Its hold is in the verdict already: events that come again clear it at once. */
+        return hold(watch, WATCH_EVENTS_SILENT, silent, 0, now_ns) |
+               hold(watch, WATCH_EVENTS_UNTRUSTED, untrusted, untrusted == BAD ? limits->down_ns : 0,
+                    now_ns) |
+               hold(watch, WATCH_EVENTS_UNMATCHED, unmatched, limits->hold_ns, now_ns);
+}
+
 unsigned watch_replica(struct watch *watch, const struct watch_replica_sample *sample,
                        const struct watch_limits *limits, uint64_t now_ns)
 {
@@ -280,6 +328,7 @@ unsigned watch_replica(struct watch *watch, const struct watch_replica_sample *s
         unsigned changed =
                 watch_match(watch, sample, limits, now_ns) | watch_trust(watch, sample, limits, now_ns) |
                 watch_report(watch, sample, limits, now_ns) | watch_load(watch, sample, limits, now_ns) |
+                watch_events(watch, sample, limits, now_ns) |
                 hold(watch, WATCH_CACHE_OFF, off, limits->hold_ns, now_ns) |
                 hold(watch, WATCH_REPLICA_DOWN, flag_verdict(sample->down, WATCH_YES), down_ns, now_ns);
 

@@ -30,7 +30,10 @@
         X(WATCH_UNREPORTED, "cached_tokens_unreported") /* its answers do not tell cached tokens */          \
         X(WATCH_CACHE_OFF, "prefix_caching_off")        /* the engine says so itself */                      \
         X(WATCH_LOAD_MISSING, "load_missing")           /* its engine has a load page, which never worked */ \
-        X(WATCH_LOAD_STALE, "load_stale")               /* it worked, and does no more */
+        X(WATCH_LOAD_STALE, "load_stale")               /* it worked, and does no more */                    \
+        X(WATCH_EVENTS_SILENT, "events_silent")         /* none come, although it computes prompts */        \
+        X(WATCH_EVENTS_UNTRUSTED, "events_untrusted")   /* they come, and cannot be relied on */             \
+        X(WATCH_EVENTS_UNMATCHED, "events_unmatched")   /* they do not explain the hits it reports */
 enum watch_alarm {
 #define WATCH_ENUM(code, name) code,
         WATCH_ALARM_LIST(WATCH_ENUM)
@@ -65,6 +68,10 @@ const char *watch_alarm_name(enum watch_alarm alarm);
 #define WATCH_REPORT_BAD       0.9
 #define WATCH_REPORT_GOOD      0.5
 
+/* events_silent: so many requests, and prompt tokens that were computed for them, since the last event */
+#define WATCH_EVENTS_DECISIONS 10
+#define WATCH_EVENTS_TOKENS    2000
+
 struct watch_limits {
         uint64_t hold_ns;  /* a condition must hold, and a window last, for so long */
         uint64_t stale_ns; /* figures of load older than this are stale */
@@ -95,7 +102,11 @@ struct watch_replica_sample {
         bool match_explained;    /* the fleet's no_match is raised already */
         bool trust_known;        /* predictions there have been checked */
         double trust;            /* kvr_replica_info */
-        uint64_t decisions;      /* sums, which never fall */
+        bool events_expected;    /* it is configured to tell its cache by events */
+        bool events_trusted, events_deaf;
+        bool events_unmatched; /* what they say is not what it reports */
+        uint64_t events_heard; /* when the last one came, by any clock; 0: never */
+        uint64_t decisions;    /* sums, which never fall */
         uint64_t prompt_tokens, unobserved_tokens, predicted_tokens, observed_tokens;
 };
 
@@ -122,6 +133,7 @@ struct watch {
         struct watch_window match, unread, report;
         bool looked;              /* at least once */
         uint64_t doubt_decisions; /* when its trust fell, or when the watch began */
+        uint64_t events_heard, events_heard_ns, events_decisions, events_computed; /* as of the last event */
 };
 
 /* Looks once. Returns the alarms that changed, as bits 1 << enum watch_alarm. now_ns never falls. */

@@ -600,6 +600,113 @@ static void a_replica_that_stays_down_raises_its_alarm(void **state)
         }
 }
 
+/* ---- events ---- */
+
+static struct replica telling_replica(void)
+{
+        struct replica r = replica();
+
+        r.sample.events_expected = r.sample.events_trusted = true;
+        r.sample.events_heard = 1;
+        replica_look(&r);
+        return r;
+}
+
+static void prompts_without_events_raise_silence_and_one_event_ends_it(void **state)
+{
+        struct replica r = telling_replica();
+        unsigned seconds = 0;
+
+        (void)state;
+        for (unsigned i = 0; i < 100; i++) {
+                r.sample.events_heard++;
+                replica_second(&r, true);
+        }
+        assert_int_equal(alarms_of(&r), 0);
+        while (alarms_of(&r) == 0 && seconds++ < 100)
+                replica_second(&r, true);
+        assert_int_equal(alarms_of(&r), BIT(WATCH_EVENTS_SILENT));
+        assert_in_range(seconds, 9, 12);
+        for (unsigned i = 0; i < 100; i++)
+                replica_look(&r); /* idle: still unsolved */
+        assert_int_equal(alarms_of(&r), BIT(WATCH_EVENTS_SILENT));
+        r.sample.events_heard++;
+        replica_look(&r);
+        assert_int_equal(alarms_of(&r), 0);
+}
+
+static void events_that_never_come_raise_silence(void **state)
+{
+        struct replica r = replica();
+
+        (void)state;
+        r.sample.events_expected = true;
+        for (unsigned i = 0; i < 60; i++)
+                replica_second(&r, true);
+        assert_int_equal(alarms_of(&r), BIT(WATCH_EVENTS_SILENT));
+}
+
+static void nothing_new_needs_no_events(void **state)
+{
+        struct replica r = telling_replica();
+
+        (void)state;
+        for (unsigned i = 0; i < 500; i++) {
+                r.sample.observed_tokens += 2000; /* all of it was cached */
+                r.sample.predicted_tokens += 2000;
+                replica_second(&r, true);
+        }
+        assert_int_equal(alarms_of(&r), 0);
+        for (unsigned i = 0; i < 500; i++)
+                replica_look(&r);
+        assert_int_equal(alarms_of(&r), 0);
+}
+
+static void a_deaf_subscription_is_silence_at_once(void **state)
+{
+        struct replica r = telling_replica();
+
+        (void)state;
+        r.sample.events_deaf = true;
+        replica_look(&r);
+        assert_int_equal(alarms_of(&r), BIT(WATCH_EVENTS_SILENT));
+}
+
+static void distrust_that_lasts_and_mismatch_raise_theirs(void **state)
+{
+        struct replica r = telling_replica();
+
+        (void)state;
+        r.sample.events_trusted = false;
+        for (unsigned i = 0; i < 20; i++)
+                replica_look(&r);
+        assert_int_equal(alarms_of(&r), 0); /* it may be learning anew */
+        for (unsigned i = 0; i < 100; i++)
+                replica_look(&r);
+        assert_int_equal(alarms_of(&r), BIT(WATCH_EVENTS_UNTRUSTED));
+        r.sample.events_trusted = true;
+        replica_look(&r);
+        assert_int_equal(alarms_of(&r), 0);
+        r.sample.events_unmatched = true;
+        for (unsigned i = 0; i < 30; i++)
+                replica_look(&r);
+        assert_int_equal(alarms_of(&r), BIT(WATCH_EVENTS_UNMATCHED));
+        r.sample.events_unmatched = false;
+        for (unsigned i = 0; i < 30; i++)
+                replica_look(&r);
+        assert_int_equal(alarms_of(&r), 0);
+}
+
+static void without_events_none_are_missed(void **state)
+{
+        struct replica r = replica();
+
+        (void)state;
+        for (unsigned i = 0; i < 200; i++)
+                replica_second(&r, true);
+        assert_int_equal(alarms_of(&r), 0);
+}
+
 static void every_alarm_has_a_name(void **state)
 {
         (void)state;
@@ -637,6 +744,12 @@ int main(void)
                 cmocka_unit_test(a_condition_that_comes_and_goes_raises_nothing),
                 cmocka_unit_test(a_fleet_without_a_ready_replica_raises_no_replica),
                 cmocka_unit_test(a_replica_that_stays_down_raises_its_alarm),
+                cmocka_unit_test(prompts_without_events_raise_silence_and_one_event_ends_it),
+                cmocka_unit_test(events_that_never_come_raise_silence),
+                cmocka_unit_test(nothing_new_needs_no_events),
+                cmocka_unit_test(a_deaf_subscription_is_silence_at_once),
+                cmocka_unit_test(distrust_that_lasts_and_mismatch_raise_theirs),
+                cmocka_unit_test(without_events_none_are_missed),
                 cmocka_unit_test(every_alarm_has_a_name),
         };
 

@@ -2,6 +2,8 @@
 /* A worker thread: its loop, listeners, the pool of idle upstream connections, the memory of exchanges. */
 #include "proxy.h"
 
+#include "adapters.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -229,29 +231,28 @@ static void exchange_destroy(struct exchange *exchange)
         exchange_buffers(exchange, buffers);
         for (size_t i = 0; i < EXCHANGE_BUFFERS; i++)
                 text_free(buffers[i]);
+        usage_tap_fini(&exchange->tap);
         free(exchange);
 }
 
-/* Everything to zero but the buffers, which keep their memory, and what is large and set before use. */
+/* Everything to zero but what stands behind `scanner`: buffers keep their memory, the rest is set before use. */
 void exchange_free(struct exchange *exchange)
 {
         struct worker *worker = exchange->worker;
-        struct text *buffers[EXCHANGE_BUFFERS], kept[EXCHANGE_BUFFERS];
+        struct text *buffers[EXCHANGE_BUFFERS];
 
-        usage_tap_fini(&exchange->tap);
+        usage_tap_rest(&exchange->tap);
         if (worker->free_exchange_count == FREE_EXCHANGES_MAX) {
                 exchange_destroy(exchange);
                 return;
         }
         exchange_buffers(exchange, buffers);
-        for (size_t i = 0; i < EXCHANGE_BUFFERS; i++) {
-                buffer_reset(worker, exchange, buffers[i]);
-                kept[i] = *buffers[i];
-        }
-        memset(exchange, 0, offsetof(struct exchange, scanner));
-        exchange->own_code = NULL;
         for (size_t i = 0; i < EXCHANGE_BUFFERS; i++)
-                *buffers[i] = kept[i];
+                buffer_reset(worker, exchange, buffers[i]);
+        memset(exchange, 0, offsetof(struct exchange, scanner));
+        exchange->model[0] = exchange->real_model[0] = '\0';
+        exchange->upgrade_to[0] = exchange->content_encoding[0] = '\0';
+        exchange->own_code = NULL;
         exchange->next_free = worker->free_exchanges;
         worker->free_exchanges = exchange;
         worker->free_exchange_count++;
@@ -404,6 +405,8 @@ static void on_wake(struct net_loop *loop)
                 worker->leaves_seen = atomic_load(&worker->proxy->leave_count);
                 leave_replicas(worker);
         }
+        if (worker->proxy->adapters)
+                adapters_answer(worker);
         queue_run(worker);
         if (atomic_load(&worker->proxy->draining) && !worker->stopping) {
                 worker->stopping = true;

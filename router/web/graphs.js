@@ -86,7 +86,7 @@ export function drawRules(ledger, window, policy) {
   const list = rules(ledger, window, policy);
   draw($("rules"), {
     type: "bar",
-    data: { labels: list.map((r) => r.name), datasets: [{ label: "reused", data: list.map((r) => r.reuse), backgroundColor: list.map((r) => colour(r.key === "fact" ? "won" : "workload")), maxBarThickness: 34 }] },
+    data: { labels: list.map((r) => r.name), datasets: [{ label: "reused", data: list.map((r) => r.reuse), backgroundColor: list.map((r) => colour(r.key === "fact" ? "won" : r.key === "shadow" ? "series" : "workload")), maxBarThickness: 34 }] },
     options: { indexAxis: "y", scales: { x: axis("share of the prompt tokens reused", { ticks: { callback: percent }, rest: { min: 0, max: 1 } }), y: axis("", { rest: { title: { display: false }, grid: { display: false } } }) } },
     tooltip: { callbacks: { label: (i) => `${percent(i.raw)} reused` } },
     summary: `Reused in ${spanText(window, sumsOf(all(ledger), window))}: ${list.map((r) => `${r.name} ${percent(r.reuse)}`).join(", ")}.`,

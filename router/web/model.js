@@ -60,8 +60,21 @@ export function rules(ledger, window, policy) {
   });
   const others = (ledger.accounts.virtual || []).map((a) => row(a.name, RULES[a.name] || a.name, a.windows[window], a.name));
   others.sort((a, b) => (b.reuse ?? -1) - (a.reuse ?? -1));
-  return [row("fact", `${policy} (in force)`, fact, "real"), ...others];
+  return [row("fact", `${policy} (in force)`, fact, "real"), ...shadowRule(ledger, window), ...others];
 }
+
+/* What kv would have done, where another policy is in force and --shadow is on. */
+function shadowRule(ledger, window) {
+  const all = ledger.shadow && ledger.shadow.accounts && ledger.shadow.accounts.all && ledger.shadow.accounts.all[0];
+  const sums = all ? all.windows[window] : null;
+  if (!sums) return [];
+  const balance = ledger.shadow.kv.balance;
+  return [{ key: "shadow", name: "kv (shadow)", reuse: sums.kv_hit_rate, avoided_s: sums.prompt_tokens ? sums.kv_avoided_s : null,
+    busiest: balance ? balance.computed_tokens.max_mean : null }];
+}
+
+/* Policies that look at what is cached: whether that is worth it is the question. */
+const AWARE = ["kv", "longest_prefix"];
 
 /* {word, kind, text, tiles}: the answer at the top. */
 export function verdict(ledger, window, policy) {
@@ -70,7 +83,9 @@ export function verdict(ledger, window, policy) {
   if (!sums || !spent)
     return { word: "Nothing to tell yet.", kind: "none", text: `No prompt was computed in ${spanText(window)}.`, tiles: [] };
 
-  const [fact, ...others] = rules(ledger, window, policy);
+  const list = rules(ledger, window, policy);
+  const shadow = list.find((rule) => rule.key === "shadow");
+  const [fact, ...others] = list.filter((rule) => rule !== shadow);
   const best = others[0], turns = others.find((r) => r.key === "round_robin");
   const avoided = sums.avoided_ns / 1e9;
   let text = `Of ${count(spent)} prompt tokens in ${spanText(window, sums)}, ${percent(fact.reuse)} came out of caches and were not computed again`;
@@ -80,7 +95,19 @@ export function verdict(ledger, window, policy) {
     { name: "Replica time avoided", figure: seconds(avoided), sub: avoidedNote(sums, avoided), id: "avoided", value: avoided },
   ];
   if (best) tiles.push(...comparisons(fact, best, turns));
+  if (shadow) tiles.push({ name: "With policy kv", id: "shadow", figure: percent(shadow.reuse), value: shadow.reuse,
+    sub: `would be reused, as --shadow measures it; ${points(shadow.reuse - fact.reuse)}` });
+  if (!AWARE.includes(policy)) return { ...unaware(fact, shadow, text, policy), tiles };
   return { ...judge(fact, best, turns, text), tiles };
+}
+
+function unaware(fact, shadow, text, policy) {
+  const runs = `${text}This router runs ${policy}, which does not look at what is cached. `;
+  if (!shadow || shadow.reuse === null) return { word: "Not known from here.", kind: "none", text: `${runs}With --shadow the policy kv is measured beside it.` };
+  const gain = shadow.reuse - fact.reuse;
+  const kv = `The policy kv, measured beside it, would have reused ${percent(shadow.reuse)}.`;
+  if (gain >= CLEAR_POINTS) return { word: "It would be.", kind: "yes", text: runs + kv };
+  return { word: "Hardly.", kind: "barely", text: runs + kv };
 }
 
 function avoidedNote(sums, avoided) {
@@ -212,7 +239,7 @@ export class Histories {
       const key = `${kind} ${account.name}`;
       const history = this.#kept.get(key)?.history ?? new History(this.#step_s);
       history.add(account, now);
-      next.set(key, { key, title: kind === "all" ? "everything" : kind === "family" ? account.name : `${kind} ${account.name}`, account, history });
+      next.set(key, { key, title: kind === "all" ? "everything" : kind === "family" ? account.label ?? account.name : `${kind} ${account.name}`, account, history });
     }
     this.#kept = next;
   }

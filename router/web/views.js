@@ -57,6 +57,16 @@ function trust(replica) {
   return { text: percent(replica.trust), value: replica.trust, title: `lost its cache ${replica.resets} times without a sign` };
 }
 
+/* How it is known what the replica holds: from what was sent there, or from the engine's own events. */
+function residency(replica) {
+  const events = replica.events;
+  const text = !replica.residency ? "unknown" : replica.residency === "events" ? "its events" : "what was sent there";
+  if (!events) return { text };
+  const good = replica.residency === "events" && events.trusted !== false;
+  return { text: el("span", null, tag(good ? "good" : "warn", `${text}${good ? "" : `; events: ${events.state}`}`),
+    !good && events.why ? el("span", { class: "sub" }, ` ${events.why}`) : ""), title: `stream: ${events.state}, check: ${events.canary ?? "none"}` };
+}
+
 const FLEET = [
   { name: "Replica", key: "name", cell: (r) => r.name },
   { name: "State", key: "state", cell: (r) => el("span", null, tag(STATES[r.state] || "warn", r.state),
@@ -68,6 +78,7 @@ const FLEET = [
   { name: "Capacity, tokens", key: "capacity", number: true, cell: capacityOf },
   { name: "Prefill, tokens/s", number: true, cell: (r) => count(r.prefill_tokens_per_second) },
   { name: "Trust", key: "trust", number: true, title: "how much of what is predicted to be cached there comes true", cell: trust },
+  { name: "Cache known from", key: "residency", cell: residency },
   { name: "Alarms", full: true, cell: (r) => (r.alarms.length ? tag("bad", r.alarms.join(", ").replaceAll("_", " ")) : "none") },
 ];
 
@@ -113,7 +124,7 @@ function columns(kind, window) {
   const of = (a) => a.windows[window];
   const part = (key, name) => ({ name, key, number: true, cell: (a) => ({ text: percent(share(of(a)[`${key}_tokens`], of(a).prompt_tokens)), value: of(a)[`${key}_tokens`] }) });
   const list = [
-    { name: kind[0].toUpperCase() + kind.slice(1), key: "name", cell: (a) => a.name },
+    { name: kind[0].toUpperCase() + kind.slice(1), key: "name", cell: (a) => ({ text: a.label ?? a.name, title: a.label ? a.name : null }) },
     { name: "Requests", key: "requests", number: true, cell: (a) => ({ text: count(of(a).requests), value: of(a).requests }) },
     { name: "Prompt tokens", key: "prompt", number: true, cell: (a) => ({ text: count(of(a).prompt_tokens), value: of(a).prompt_tokens }) },
     { name: "What became of them", full: true, cell: (a) => partsBar(of(a)) },
@@ -127,7 +138,7 @@ function columns(kind, window) {
 
 const KIND_NOTES = {
   workload: "As the configuration or the header x-kvroute-workload names them.",
-  family: "Found by kvroute itself: prompts that share a beginning.",
+  family: "Found by kvroute itself: prompts that share a beginning. The configuration can name them (family).",
   model: "As clients ask for them.",
   replica: "Where the requests were sent.",
 };
@@ -175,12 +186,20 @@ export function showReasons(ledger) {
 export function showSpoilers(ledger) {
   const rows = ledger.spoilers || [];
   fill($("spoilers"), rows.length ? table("Cache spoilers", [
-    { name: "Family", key: "name", cell: (s) => s.family },
+    { name: "Family", key: "name", cell: (s) => s.label ?? s.family },
     { name: "They part between", key: "from", cell: (s) => ({ text: `${s.unit === "bytes" ? "byte" : "token"} ${s.from} and ${s.to} of the prompt`, value: s.from }) },
     { name: "Times", key: "count", number: true, cell: (s) => ({ text: count(s.count), value: s.count }) },
     { name: "Tokens behind, in all", key: "tokens", number: true, cell: (s) => ({ text: count(s.tokens), value: s.tokens }) },
     { name: "Last seen", number: true, cell: (s) => `${seconds(s.idle_s)} ago` },
   ], rows) : el("p", { class: "empty" }, "None found."));
+}
+
+/* What the chosen replica was priced at. A policy that does not price has no such figures. */
+function price(d) {
+  if (typeof d.own_s !== "number") return { text: "not priced", title: "the policy in force goes by something else" };
+  const due = d.due_tokens ? `; a copy of the first ${count(d.due_tokens)} tokens was due, and free` : "";
+  return { text: [d.wait_s, d.own_s, d.toll_s].map(seconds).join(" + "), value: d.wait_s + d.own_s + d.toll_s,
+    title: `wait for its turn + its own prefill + the delay of those behind it${due}` };
 }
 
 export function showDecisions(list) {
@@ -192,9 +211,13 @@ export function showDecisions(list) {
     { name: "Workload", cell: (d) => d.workload || "(none)" },
     { name: "Replica", cell: (d) => d.replica },
     { name: "Reason", cell: (d) => el("span", { title: REASONS[d.reason] }, d.reason) },
+    { name: "Wait", number: true, cell: (d) => d.wait_s == null ? "" : seconds(d.wait_s) },
+    { name: "Own prefill", number: true, cell: (d) => d.own_s == null ? "" : seconds(d.own_s) },
+    { name: "Toll", number: true, cell: (d) => d.toll_s == null ? "" : seconds(d.toll_s) },
     { name: "Prompt", number: true, cell: (d) => count(d.prompt_tokens) },
     { name: "Best anywhere", number: true, cell: (d) => count(d.best_tokens) },
     { name: "Predicted there", number: true, cell: (d) => count(d.predicted_tokens) },
     { name: "Observed", number: true, cell: (d) => count(d.observed_tokens) },
+    { name: "Wait + own + toll", key: "price", title: "seconds that it was priced at where it went: wait for its turn, its own prefill, the delay of those behind it", cell: price },
   ], list.slice(0, LAST)) : el("p", { class: "empty" }, "No request yet."));
 }

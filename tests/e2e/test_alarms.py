@@ -68,7 +68,7 @@ def wait_over(router, name, engine=None, work=None, timeout=20):
 def test_every_alarm_is_explained():
     names = re.findall(r'X\(WATCH_\w+, "(\w+)"\)', (ROOT / "router" / "watch.h").read_text())
     page = (ROOT / "docs" / "alarms.md").read_text()
-    assert len(names) == 9
+    assert len(names) >= 9
     assert [name for name in names if f"| `{name}`" not in page] == []
 
 

@@ -75,7 +75,8 @@ def test_every_metric_and_label_exists():
                 assert label in defined[name] | {"instance", "job"}, f"{where}: {name} has no label {label}"
         for labels in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression):
             assert set(re.findall(r"\w+", labels)) <= everything, f"{where}: by ({labels})"
-    assert len(used) > 25
+    assert len(used) > 30
+    assert {"kvroute_counterfactual_cached_tokens_total", "kvroute_account_tokens_total"} <= set(used)
     assert len([1 for line in ALERTS.read_text().splitlines() if "- alert:" in line]) == RULES
 
 
@@ -172,9 +173,15 @@ def test_a_real_prometheus_scrapes_and_answers_every_question(fleet, tools, tmp_
                 empty.append(where)
         # What is empty is what has not happened: alarms, errors, refusals, unread prompts.
         assert set(empty) <= {"Alarms raised", "Failed tries", "Refused, by reason", "Prompts that could not be read", "Router started",
-                              *(name for name in re.findall(r"- alert: (\w+)", ALERTS.read_text()))}, empty
+                              "With --shadow: reused", *(name for name in re.findall(r"- alert: (\w+)", ALERTS.read_text()))}, empty
         reused = prometheus.ask("query", query="sum(kvroute_observed_cached_tokens_total)")["result"][0]["value"][1]
         assert 0 < float(reused) <= sum(e.cached_tokens for e in engines)
+        by_rule = {s["metric"]["policy"]: float(s["value"][1])
+                   for s in prometheus.ask("query", query="kvroute_counterfactual_cached_tokens_total")["result"]}
+        assert set(by_rule) == {"actual", "round_robin", "least_tokens", "prefix_hash"}
+        by_part = {s["metric"]["part"]: float(s["value"][1])
+                   for s in prometheus.ask("query", query="sum by (part) (kvroute_account_tokens_total)")["result"]}
+        assert set(by_part) == {"won", "placement", "staleness", "workload"} and 0 < by_part["won"] <= sum(e.cached_tokens for e in engines)
         groups = prometheus.ask("rules")["groups"]
         rules = [rule for group in groups for rule in group["rules"]]
         assert len(rules) == RULES

@@ -8,6 +8,7 @@ import math
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import time
 
@@ -220,6 +221,8 @@ def test_the_last_requests_are_listed(fleet, page):
     view.wait(SHOWN)
     view.wait("document.querySelectorAll('#decisions tbody tr').length === 3")
     assert view.run("[...document.querySelectorAll('#decisions tbody tr')].map((r) => r.cells[4].textContent)") == ["hit", "hit", "load"]
+    shown = view.run("[...document.querySelectorAll('#decisions td[data-column=price]')].map((c) => Number(c.dataset.value))")
+    assert shown == pytest.approx([d["wait_s"] + d["own_s"] + d["toll_s"] for d in kept], abs=1e-9)
     is_clean(view, router)
 
 
@@ -300,6 +303,55 @@ def test_it_can_be_used_with_the_keyboard(served, page):
 
 
 # ---- strangers, and what is not known ------------------------------------------------------------------------------------
+
+
+@needs_browser
+def test_families_are_called_as_the_configuration_does(fleet, page, tmp_path):
+    file = tmp_path / "kvroute.yaml"
+    file.write_text("policy: kv\n")
+    router, _ = fleet.start(2, "--config", file, "--seed", "9")
+    for _ in range(6):
+        system = {"role": "system", "content": text(3000, "dashboard-family")}
+        assert router.chat([system, {"role": "user", "content": text(200)}]).status == 200
+    router.wait_idle()
+    names = [a["name"] for a in wait_for(lambda: [a for a in ledger(router)["accounts"]["family"] if a["name"][0] != "("], what="a family")]
+    file.write_text(f"families: {{ support-bot: {names[0]} }}\n")
+    router.signal(signal.SIGHUP)
+    view = page(router)
+    view.wait(SHOWN)
+    choose(view, "kind", "family")
+    view.wait("[...document.querySelectorAll('#accounts tbody th')].some((c) => c.textContent === 'support-bot')")
+    assert view.run("[...document.querySelectorAll('#accounts tbody th')].find((c) => c.textContent === 'support-bot').title") == names[0]
+    assert "support-bot" in view.run("[...document.querySelectorAll('#subject option')].map((o) => o.textContent)")
+    assert view.run("[...document.querySelectorAll('#fleet td[data-column=residency]')].map((c) => c.textContent)") == ["what was sent there"] * 2
+    is_clean(view, router)
+
+
+@needs_browser
+def test_a_policy_without_a_cache_is_not_praised(fleet, page):
+    router, _ = fleet.start(3, "--policy", "round_robin", "--shadow", "on")
+    prompts = [text(4000) for _ in range(8)]
+    for prompt in prompts * 3:
+        assert router.chat(prompt).status == 200
+    router.wait_idle()
+    wait_for(lambda: (ledger(router)["shadow"] or {}).get("requests") == 24, 20, what="both sides booked")
+    view = page(router)
+    view.wait(SHOWN)
+    view.wait("!!document.querySelector('[data-tile=shadow]')")
+    choose(view, "window", "life")
+    shadow = ledger(router)["shadow"]["accounts"]["all"][0]["windows"]["life"]
+    assert float(view.run("document.querySelector('[data-tile=shadow]').dataset.value")) == pytest.approx(shadow["kv_hit_rate"])
+    assert content(view, "#verdict strong") == "It would be."
+    assert "This router runs round_robin" in content(view, "#verdict")
+    assert cells(view, "rules-table")["kv (shadow)"]["reuse"] == pytest.approx(shadow["kv_hit_rate"])
+    is_clean(view, router)
+    plain, _ = fleet.start(2, "--policy", "round_robin")
+    plain.chat(prompts[0])
+    plain.wait_idle()
+    view = page(plain)
+    view.wait(SHOWN)
+    view.wait("document.querySelector('#verdict strong')?.textContent === 'Not known from here.'")
+    is_clean(view, plain)
 
 
 @needs_browser

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """GET /kvroute/ledger against what the engines themselves counted, and against really routing in another way."""
+import json
 import random
+import signal
 
 import pytest
 
+from harness import kvroute, wait_for
 from texts import text, turns
 
 
@@ -129,3 +132,50 @@ def test_unknown_is_not_zero(fleet):
     assert sums["observed"] == 0 and sums["hit_rate_tokens"] is None
     assert sums["unobserved_prompt_tokens"] == sums["prompt_tokens"] > 0
     assert sums["won_tokens"] == sums["won_unobserved_tokens"] == sums["predicted_tokens"] > 0
+
+
+def families_of(router):
+    return {account["name"]: account.get("label") for account in ledger(router, "family")["accounts"]["family"]
+            if account["name"][0] != "("}
+
+
+def send_families(router):
+    for number in range(24):
+        system = {"role": "system", "content": text(3000, f"named-{number % 2}")}
+        assert router.chat([system, {"role": "user", "content": text(200)}]).status == 200
+
+
+def test_families_have_the_names_that_the_configuration_gives(fleet, tmp_path):
+    file = tmp_path / "kvroute.yaml"
+    file.write_text("policy: kv\n")
+    router, _ = fleet.start(2, "--config", file, "--seed", "7")
+    send_families(router)
+    first, second = sorted(families_of(router))
+    assert families_of(router) == {first: None, second: None}
+    file.write_text(f"families: {{ support-bot: {first}, 'späte Schicht': {second} }}\n")
+    router.signal(signal.SIGHUP)
+    wait_for(lambda: families_of(router) == {first: "support-bot", second: "späte Schicht"}, what="names")
+    report = json.loads(kvroute("report", router.admin_url, "--json", "--min-requests", "10").out)
+    assert {"support-bot", "späte Schicht"} < {family["name"] for family in report["families"]}
+    # With the same seed families are called the same after a restart, on other replicas too.
+    again, _ = fleet.start(3, "--config", file, "--seed", "7")
+    send_families(again)
+    assert families_of(again) == {first: "support-bot", second: "späte Schicht"}
+    assert "random seed" not in again.err
+    # With another one they are not, and that is said when it starts.
+    other, _ = fleet.start(2, "--config", file)
+    assert "family: with a random seed no family has the same name after a restart" in other.err
+    send_families(other)
+    assert set(families_of(other).values()) == {None}
+
+
+@pytest.mark.parametrize("yaml, words", [
+    ("family: { a: family-1 }", '"family-1" is no family; write its name in GET /kvroute/ledger?by=family'),
+    ("family: { a: family-3f9a1c20, b: family-3f9a1c20 }", "family-3f9a1c20 has two names, a and b"),
+    ("families: [a]", '"a" is not NAME=FAMILY'),
+    ("familys: [a]", "did you mean famil")])
+def test_what_is_no_family_is_refused(tmp_path, yaml, words):
+    file = tmp_path / "kvroute.yaml"
+    file.write_text(yaml + "\n")
+    done = kvroute("check", file)
+    assert done.status == 2 and words in done.err, done

@@ -204,3 +204,17 @@ def test_booked_tokens_are_the_uncached_ones(fleet):
     assert 1200 <= router.replica(engine)["uncached_tokens_booked"] <= 3500
     gate.set()
     assert one.result(20).status == two.result(20).status == 200
+
+
+def test_refusals_teach_no_speed(fleet):
+    """What an engine refuses it has not computed: its quick 400 says nothing of how fast it prefills, or holds."""
+    router, (a,) = fleet.start(1)
+    a.script = reply(400, {"error": {"message": "no", "code": 400}})
+    body = text(8000)
+    for _ in range(8):
+        assert router.chat(body).status == 400
+    assert router.replica(a)["prefill_tokens_per_second"] is None
+    assert router.match_of(body, a) == 0
+    a.script = None
+    assert router.chat(body).status == 200
+    assert router.match_of(body, a) > 1000

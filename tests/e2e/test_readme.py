@@ -63,9 +63,9 @@ def test_the_lines_with_mock_engines_work():
 def test_the_packages_that_are_named_are_those_that_are_needed():
     text = " ".join(README.split())
     place = text[text.index("Without apt"):]
-    for name in ("meson", "ninja", "pkg-config", "python3", "libuv", "llhttp", "yyjson", "xxhash", "libyaml", "zlib", "zstd"):
+    for name in ("meson", "ninja", "pkg-config", "python3", "libuv", "llhttp", "yyjson", "xxhash", "libyaml", "zlib", "zstd", "libzmq"):
         assert name in place[:400], name
     wanted = re.findall(r"dependency\('([a-z0-9.-]+)'", (ROOT / "meson.build").read_text())
-    known = {"threads", "libuv", "libllhttp", "yyjson", "libxxhash", "yaml-0.1", "zlib", "libzstd", "cmocka"}
+    known = {"threads", "libuv", "libllhttp", "yyjson", "libxxhash", "yaml-0.1", "zlib", "libzstd", "libzmq", "cmocka"}
     assert set(wanted) <= known, "a new dependency: name it in the README"
 

@@ -96,6 +96,49 @@ def bench(router, workload, seed):
     return json.loads(ended.out)
 
 
+BY_WORKLOAD = {
+    "support-bot": ["--groups", "6", "--prefix-tokens", "240", "--question-tokens", "20", "--requests", str(36 * SCALE)],
+    "agents": ["--workload", "multi_turn", "--turns", "5", "--groups", "4", "--prefix-tokens", "80", "--question-tokens", "60",
+               "--requests", str(30 * SCALE)],
+    "once": ["--workload", "unique", "--prefix-tokens", "200", "--requests", str(12 * SCALE)],
+}
+GAP = 0.08      # of a workload's prompt tokens, between what was predicted and what llama.cpp reported
+
+
+def test_predicted_against_observed_by_workload(routed, capsys):
+    """Three workloads through one router; `kvroute report` tells for each what was predicted and what came true."""
+    router = routed("--inject-usage", "on")
+    seed = int(time.time()) % 100000
+    for number, (name, options) in enumerate(BY_WORKLOAD.items()):
+        ended = kvroute("bench", router.url, "--json", "--model", "tiny", "--seed", seed * 10 + number, "--stream",
+                        "--output-tokens", "4", "--concurrency", "2", "--header", "x-kvroute-workload: " + name, *options,
+                        timeout=300)
+        assert ended.status == 0 and json.loads(ended.out)["errors"] == 0, ended
+    router.wait_idle()
+    ended = kvroute("report", router.admin_url, "--json", "--min-requests", "50")
+    assert ended.status == 0, ended
+    report = json.loads(ended.out)
+    found = {account["name"]: account for account in report["workloads"]}
+    with capsys.disabled():
+        print("\n\nthree llama.cpp servers, two slots each, CPU: kvroute report --json | jq .workloads\n")
+        print(f"{'workload':14} {'requests':>8} {'prompt':>9} {'predicted':>9} {'observed':>9}")
+        for name, account in found.items():
+            print(f"{name:14} {account['requests']:8} {account['prompt_tokens']:9} {account['predicted_share']:9.1%} "
+                  f"{account['observed_share']:9.1%}")
+    assert set(found) == set(BY_WORKLOAD)
+    for name, account in found.items():
+        assert account["observed"] == account["computed"] > 0, "llama.cpp tells each time"
+        assert abs(account["predicted_share"] - account["observed_share"]) < GAP, (name, account)
+    assert found["support-bot"]["observed_share"] > 0.5 and found["agents"]["observed_share"] > 0.4
+    assert found["once"]["observed_share"] < 0.2
+    # The ledger's own page says the same.
+    page = router.admin_request("GET", "/kvroute/ledger?by=workload").json["accounts"]["workload"]
+    for account in page:
+        sums, told = account["windows"]["life"], found[account["name"]]
+        assert sums["observed_tokens"] / sums["prompt_tokens"] == pytest.approx(told["observed_share"], abs=1e-6)
+        assert sums["predicted_tokens"] / sums["prompt_tokens"] == pytest.approx(told["predicted_share"], abs=1e-6)
+
+
 def test_policies_side_by_side(fleet, routed, capsys):
     """Shared prefixes and conversations under three policies: kv reuses clearly more, and knows what it reuses."""
     found = {}

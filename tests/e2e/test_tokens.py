@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Token ids of prompts are learned in the background: no request waits for them, and what they are for works."""
+import asyncio
+import json
+import time
+
+import pytest
+
+from client import chat_body, fetch
+from harness import together, wait_for
+from test_events import engine, prompt, serve, wait_caught_up, wait_stream  # noqa: F401
+from texts import turns
+
+SLOW = 5.0
+
+
+def talk(name, size):
+    """The messages of a conversation's first turn."""
+    return next(iter(turns(1, name, size)))
+
+
+class Front:
+    """A scripted engine that passes all on to a mock engine, and its tokenizer's paths to whatever the test says."""
+
+    def __init__(self, fleet, mock, tokenize=None):
+        self.mock = mock
+        self.engine = fleet.engine("vllm")
+        self.asked = []         # bodies
+        self.answered = 0
+        self.tokenize = tokenize
+        self.engine.script = self.forward
+        for path in self.engine.CONTROL:
+            self.engine.routes[path] = self.forward
+        self.engine.routes["/tokenize"] = self.on_tokenize
+
+    async def forward(self, request, out):
+        answer = await asyncio.get_running_loop().run_in_executor(
+            None, lambda: fetch(("127.0.0.1", self.mock.port), request.method, request.target,
+                                [("Content-Type", "application/json")], request.body or None))
+        await out.whole(answer.status, answer.body, content_type=answer.header("content-type") or "application/json")
+
+    async def on_tokenize(self, request, out):
+        self.asked.append(request.json)
+        await (self.tokenize or self.forward)(request, out)
+        self.answered += 1
+
+    def replica(self):
+        source = self.mock.ask("GET", "/kv_event_sources").json["0"]
+        return f"{self.engine.url},events={source['endpoint']},replay={source['replay_endpoint']}"
+
+
+def listening(serve, front, *args):  # noqa: F811
+    router = serve(*args, replicas=[front.replica()])
+    router.wait_ready(front.engine.name)
+    wait_stream(router, front.engine, state="live", trusted=True)
+    front.mock.fill(prompt(2))      # the size of blocks is known from the first event on
+    wait_caught_up(router, front_name(front, front.mock), stored=1)
+    return router
+
+
+def learned(router, result="learned"):
+    return router.metrics().sum("tokenize_total", result=result)
+
+
+def test_no_request_waits_for_a_tokenizer(fleet, engine, serve):  # noqa: F811
+    """It takes five seconds for each prompt; every request is served at the engine's own pace meanwhile."""
+    front = Front(fleet, engine())
+
+    async def slow(request, out):
+        await asyncio.sleep(SLOW)
+        await front.forward(request, out)
+    front.tokenize = slow
+    router = listening(serve, front)
+    started = time.monotonic()
+    answers = together([lambda n=n: router.chat(talk(f"slow {n}", 800), model="mock", max_tokens=1)
+                        for n in range(20)])
+    took = time.monotonic() - started
+    assert all(a.status == 200 for a in answers)
+    assert front.answered == 0, "no tokenizer had answered when the last request was served"
+    assert took < SLOW - 1, took
+    wait_for(lambda: len(front.asked) >= 1, what="it was asked")
+    wait_for(lambda: learned(router) >= 1, SLOW + 5, "and learned from in the end")
+    assert len(front.asked) <= 4, "one question at a time, and a rest after it"
+
+
+def test_each_prompt_is_asked_for_once(fleet, engine, serve):  # noqa: F811
+    front = Front(fleet, engine())
+    router = listening(serve, front)
+    messages = talk(f"once {time.time()}", 800)
+    for _ in range(5):
+        assert router.chat(messages, model="mock", max_tokens=1).status == 200
+    wait_for(lambda: learned(router) == 1, what="learned")
+    for _ in range(5):
+        assert router.chat(messages, model="mock", max_tokens=1).status == 200
+    assert len(front.asked) == 1 and learned(router) == 1
+    assert front.asked[0]["messages"] == messages
+    page = router.metrics()
+    assert page.sum("token_map_points") > 0 and page.sum("token_map_bytes") > 0
+    assert page.sum("token_map_lookups_total", result="hit") >= 5
+
+
+def test_what_is_evicted_is_known_to_be_gone(fleet, engine, serve):  # noqa: F811
+    """With the tokens known a match is what the engine holds, to the block, also after others have pushed it out."""
+    mock = engine(blocks=100)
+    front = Front(fleet, mock)
+    router = listening(serve, front)
+    text = prompt(60)
+    body = {"model": "mock", "prompt": text, "max_tokens": 1}
+    assert router.post("/v1/completions", body).status == 200
+    wait_for(lambda: learned(router) == 1, what="learned")
+    wait_caught_up(router, front_name(front, mock))
+    again = router.post("/v1/completions", body)
+    assert again.match == again.json["usage"]["prompt_tokens_details"]["cached_tokens"] == 59 * 16
+    for _ in range(3):
+        mock.fill(prompt(60))       # past the router: it can only know by events
+    wait_caught_up(router, front_name(front, mock))
+    wait_for(lambda: router.match_of(json.dumps(body).encode(), front.engine, "/v1/completions") == 0, 10,
+             "nothing is left of it, nor of young predictions")
+    gone = router.post("/v1/completions", body)
+    assert gone.match == gone.json["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+class front_name:
+    """The mock's numbers under the name that the router knows the front by."""
+
+    def __init__(self, front, mock):
+        self.name = front.engine.name
+        self.events = mock.events
+
+
+@pytest.mark.parametrize("status, result", [(404, "unsupported"), (500, "failed"), (200, "failed")])
+def test_a_tokenizer_that_does_not_help(fleet, engine, serve, status, result):  # noqa: F811
+    """Not there, broken, or talking nonsense: counted, and history goes on predicting."""
+    front = Front(fleet, engine())
+
+    async def useless(_request, out):
+        await out.whole(status, {"detail": "no"} if status != 200 else {"tokens": ["a", None]})
+    front.tokenize = useless
+    router = listening(serve, front)
+    messages = talk(f"useless {time.time()}", 1200)
+    assert router.chat(messages, model="mock", max_tokens=1).status == 200
+    wait_for(lambda: learned(router, result) >= 1, what="counted")
+    again = router.chat(messages, model="mock", max_tokens=1)
+    cached = again.json["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert cached > 500 and abs(again.match - cached) <= 32, (again.match, cached)
+
+
+def test_switched_off(fleet, engine, serve):  # noqa: F811
+    """Then only token ids are matched with events."""
+    front = Front(fleet, engine())
+    router = listening(serve, front, "--tokenize", "off")
+    for _ in range(2):
+        assert router.chat(talk("off", 800), model="mock", max_tokens=1).status == 200
+    ids = {"model": "mock", "prompt": list(range(1, 801)), "max_tokens": 1}
+    assert router.post("/v1/completions", ids).status == 200
+    wait_caught_up(router, front_name(front, front.mock))
+    again = router.post("/v1/completions", ids)
+    assert again.match == again.json["usage"]["prompt_tokens_details"]["cached_tokens"] == 49 * 16
+    assert front.asked == []
+
+
+def test_explain_asks_nothing(fleet, engine, serve):  # noqa: F811
+    front = Front(fleet, engine())
+    router = listening(serve, front)
+    router.explain(chat_body(talk("explain", 800), model="mock"))
+    assert router.chat("hi", model="mock", max_tokens=1).status == 200
+    wait_for(lambda: len(front.asked) <= 1, what="only of what was sent")
+    assert all("explain" not in json.dumps(body) for body in front.asked)
