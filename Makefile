@@ -7,7 +7,7 @@ PREFIX = /usr/local
 DESTDIR =
 FUZZ_SECONDS = 60
 
-.PHONY: all build setup demo test quick e2e real lint format docs asan tsan fuzz bench install clean help
+.PHONY: all build setup demo test quick e2e real test-vllm test-sglang lint format docs tables asan tsan fuzz bench install clean help
 
 all: build
 
@@ -32,6 +32,14 @@ real:
 	@scripts/setup.sh build test
 	@scripts/test.py real
 
+test-vllm: build
+	@scripts/setup.sh build test
+	@KVROUTE_ENGINE=vllm /usr/bin/python3 -m pytest tests/engines -q
+
+test-sglang: build
+	@scripts/setup.sh build test
+	@KVROUTE_ENGINE=sglang /usr/bin/python3 -m pytest tests/engines -q
+
 e2e:
 	@scripts/setup.sh build test
 	@scripts/test.py e2e
@@ -43,6 +51,9 @@ lint:
 
 format:
 	@scripts/format.sh
+
+tables: build
+	@scripts/policy-tables --kvroute build/kvroute
 
 docs: build
 	@tests/arch/check_docs.py --write build/kvroute docs
@@ -77,9 +88,11 @@ help:
 	@echo 'make quick     unit and architecture tests only'
 	@echo 'make e2e       end-to-end tests of build/kvroute'
 	@echo 'make real      real llama.cpp servers and the official clients'
+	@echo 'make test-vllm, make test-sglang   two real engines on this CPU with KV events (3 GB, minutes to install)'
 	@echo 'make lint      formatting, refused functions, cppcheck, clang-tidy'
 	@echo 'make format    lay out the C files'
 	@echo 'make docs      write docs/options.md and docs/metrics.md anew from the tables in router/'
+	@echo 'make tables    the tables of docs/policy.md anew, and whether they hold (KVROUTE_TRACES names the traces)'
 	@echo 'make asan      unit and end-to-end tests under the address and undefined-behaviour sanitizers'
 	@echo 'make tsan      unit and end-to-end tests under the thread sanitizer'
 	@echo 'make fuzz      every fuzz target for FUZZ_SECONDS (60)'
