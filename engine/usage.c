@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "usage.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "proto/find.h"
 #include "rows.h"
+#include "usage_object.h"
 
 /*
  * The window holds the last bytes of the answer in one piece:
@@ -20,12 +20,9 @@
  */
 #define FIRST_CAP        1024
 #define TAIL_BYTES       1024
-#define ID_SEARCH        (16 * 1024) /* a response names itself within its first bytes */
-#define COUNT_MAX        (1ll << 50)
+#define ID_SEARCH        (16 * 1024)      /* a response names itself within its first bytes */
 #define OBJECT_POOL(len) ((len)*12 + 256) /* yyjson's own bound for reading so many bytes */
 #define SMALL_OBJECT     512              /* nearly all are smaller */
-#define FLAT_MEMBERS_MAX 24
-#define FLAT_DIGITS_MAX  15 /* below COUNT_MAX */
 
 enum key { KEY_USAGE, KEY_TIMINGS, KEY_META, KEY_COUNT };
 
@@ -107,199 +104,15 @@ static bool key_wanted(const struct usage_tap *tap, enum key key)
 
 /* ---- reading one object ----------------------------------------------------------------------------- */
 
-/*
- * What nearly all engines write is an object of whole numbers, of null, and of objects of these. It is read here, at a
- * fifth of what a parser's start and end cost; whatever else is in it leaves the whole of it to yyjson.
- */
-struct flat_member {
-        const char *name;
-        uint32_t name_len;
-        uint32_t of;   /* the object it is in: 0 the outer one, else the number of its member + 1 */
-        bool object;   /* else a number or null */
-        int64_t count; /* -1: null */
-};
-
-struct flat {
-        uint32_t count;
-        struct flat_member members[FLAT_MEMBERS_MAX];
-};
-
-/* An object of either reading; all zero: none. */
-struct object {
-        yyjson_val *val;
-        const struct flat *flat;
-        uint32_t of;
-};
-
-static bool is_space(char c)
-{
-        return c == ' ' || c == '\t' || c == '\n' || c == '\r';
-}
-
-static const char *skip_spaces(const char *at, const char *end)
-{
-        while (at < end && is_space(*at))
-                at++;
-        return at;
-}
-
-/* Bytes of which the names consist that matter here. */
-static const bool in_name[256] = {['a' ... 'z'] = true, ['A' ... 'Z'] = true, ['0' ... '9'] = true,
-                                  ['_'] = true,         ['-'] = true,         ['.'] = true};
-
-/* "name": and what blanks are around it; behind it, or NULL. */
-static const char *flat_name(const char *at, const char *end, struct flat_member *member)
-{
-        if (at == end || *at != '"')
-                return NULL;
-        member->name = ++at;
-        while (at < end && in_name[(unsigned char)*at])
-                at++;
-        if (at == end || *at != '"')
-                return NULL;
-        member->name_len = (uint32_t)(at - member->name);
-        at = skip_spaces(at + 1, end);
-        return at < end && *at == ':' ? skip_spaces(at + 1, end) : NULL;
-}
-
-/* A whole number or null; behind it, or NULL. */
-static const char *flat_count(const char *at, const char *end, struct flat_member *member)
-{
-        const char *first = at;
-
-        member->count = 0;
-        for (; at < end && *at >= '0' && *at <= '9'; at++) {
-                if (at - first == FLAT_DIGITS_MAX)
-                        return NULL;
-                member->count = member->count * 10 + (*at - '0');
-        }
-        if (at > first)
-                return *first == '0' && at - first > 1 ? NULL : at;
-        if (end - at < 4 || memcmp(at, "null", 4) != 0)
-                return NULL;
-        member->count = -1;
-        return at + 4;
-}
-
-/* What follows a value: commas and ends of objects. Behind it, or NULL; *of 0 and at the end: all is read. */
-static const char *flat_behind(const char *at, const char *end, uint32_t *of, bool *ret_done)
-{
-        for (;;) {
-                at = skip_spaces(at, end);
-                if (at == end)
-                        return NULL;
-                if (*at == ',')
-                        return skip_spaces(at + 1, end);
-                if (*at++ != '}')
-                        return NULL;
-                if (*of == 0) {
-                        *ret_done = true;
-                        return at == end ? at : NULL;
-                }
-                *of = 0;
-        }
-}
-
-/* False: it is not of this form. */
-static bool flat_read(const char *text, size_t len, struct flat *ret)
-{
-        const char *at = text, *end = text + len;
-        bool done = false;
-        uint32_t of = 0;
-
-        ret->count = 0;
-        if (len == 0 || *at != '{')
-                return false;
-        at = skip_spaces(at + 1, end);
-        while (!done) {
-                struct flat_member *member = &ret->members[ret->count];
-
-                if (ret->count == FLAT_MEMBERS_MAX)
-                        return false;
-                at = flat_name(at, end, member);
-                if (!at)
-                        return false;
-                member->of = of;
-                ret->count++;
-                member->object = at < end && *at == '{';
-                if (member->object) {
-                        if (of)
-                                return false;
-                        of = ret->count;
-                        member->count = -1;
-                        at = skip_spaces(at + 1, end);
-                        if (at == end || *at != '}')
-                                continue;
-                } else {
-                        at = flat_count(at, end, member);
-                        if (!at)
-                                return false;
-                }
-                at = flat_behind(at, end, &of, &done);
-                if (!at)
-                        return false;
-        }
-        return true;
-}
-
-static const struct flat_member *flat_find(struct object object, const char *name)
-{
-        size_t len = strlen(name);
-
-        for (uint32_t i = 0; i < object.flat->count; i++) {
-                const struct flat_member *member = &object.flat->members[i];
-
-                if (member->of == object.of && member->name_len == len &&
-                    memcmp(member->name, name, len) == 0)
-                        return member;
-        }
-        return NULL;
-}
-
-static struct object object_of(struct object object, const char *name)
-{
-        const struct flat_member *member;
-
-        if (!object.flat)
-                return (struct object){.val = yyjson_obj_get(object.val, name)};
-        member = flat_find(object, name);
-        return member && member->object
-                       ? (struct object){NULL, object.flat, (uint32_t)(member - object.flat->members) + 1}
-                       : (struct object){0};
-}
-
-/* A token count: a whole number in range, else -1. */
-static int64_t count_of(struct object object, const char *name)
-{
-        if (object.flat) {
-                const struct flat_member *member = flat_find(object, name);
-
-                return member ? member->count : -1;
-        }
-        yyjson_val *val = yyjson_obj_get(object.val, name);
-
-        if (yyjson_is_uint(val)) {
-                uint64_t n = yyjson_get_uint(val);
-
-                return n <= (uint64_t)COUNT_MAX ? (int64_t)n : -1;
-        }
-        if (yyjson_is_real(val)) {
-                double d = yyjson_get_real(val);
-
-                return d >= 0 && d <= (double)COUNT_MAX && d == floor(d) ? (int64_t)d : -1;
-        }
-        return -1;
-}
-
 static void keep(int64_t *into, int64_t n)
 {
         if (n >= 0)
                 *into = n;
 }
 
-static void read_details(struct usage_tap *tap, struct object details)
+static void read_details(struct usage_tap *tap, struct engine_object details)
 {
-        int64_t cached = count_of(details, "cached_tokens");
+        int64_t cached = engine_object_count(details, "cached_tokens");
 
         if (cached < 0)
                 return;
@@ -310,22 +123,23 @@ static void read_details(struct usage_tap *tap, struct object details)
 /*
  * Continuous usage tells the cached count in some chunks only: members that are absent leave what was known.
  */
-static bool read_usage(struct usage_tap *tap, struct object usage)
+static bool read_usage(struct usage_tap *tap, struct engine_object usage)
 {
-        int64_t prompt = count_of(usage, "prompt_tokens"), input = count_of(usage, "input_tokens");
-        int64_t output = count_of(usage, "completion_tokens");
+        int64_t prompt = engine_object_count(usage, "prompt_tokens"),
+                input = engine_object_count(usage, "input_tokens");
+        int64_t output = engine_object_count(usage, "completion_tokens");
 
         if (output < 0)
-                output = count_of(usage, "output_tokens");
+                output = engine_object_count(usage, "output_tokens");
         if (prompt < 0 && input < 0 && output < 0)
                 return false;
         keep(&tap->output, output);
         keep(&tap->total_prompt, prompt);
-        read_details(tap, object_of(usage, "prompt_tokens_details"));
+        read_details(tap, engine_object_of(usage, "prompt_tokens_details"));
         if (input >= 0) {
-                struct object details = object_of(usage, "input_tokens_details");
-                int64_t read = count_of(usage, "cache_read_input_tokens");
-                int64_t creation = count_of(usage, "cache_creation_input_tokens");
+                struct engine_object details = engine_object_of(usage, "input_tokens_details");
+                int64_t read = engine_object_count(usage, "cache_read_input_tokens");
+                int64_t creation = engine_object_count(usage, "cache_creation_input_tokens");
 
                 /*
                  * The three belong together: the split in message_delta replaces the whole in message_start.
@@ -338,27 +152,28 @@ static bool read_usage(struct usage_tap *tap, struct object usage)
         return true;
 }
 
-static bool read_timings(struct usage_tap *tap, struct object timings)
+static bool read_timings(struct usage_tap *tap, struct engine_object timings)
 {
-        int64_t prompt = count_of(timings, "prompt_n"), cached = count_of(timings, "cache_n");
+        int64_t prompt = engine_object_count(timings, "prompt_n"),
+                cached = engine_object_count(timings, "cache_n");
 
         if (prompt < 0)
                 return false;
         tap->timings_prompt = prompt;
         tap->timings_cached = cached;
-        keep(&tap->timings_predicted, count_of(timings, "predicted_n"));
+        keep(&tap->timings_predicted, engine_object_count(timings, "predicted_n"));
         return true;
 }
 
-static bool read_meta(struct usage_tap *tap, struct object meta)
+static bool read_meta(struct usage_tap *tap, struct engine_object meta)
 {
-        int64_t prompt = count_of(meta, "prompt_tokens");
+        int64_t prompt = engine_object_count(meta, "prompt_tokens");
         yyjson_val *id = yyjson_obj_get(meta.val, "id");
 
         if (prompt < 0)
                 return false;
         tap->total_prompt = prompt;
-        keep(&tap->output, count_of(meta, "completion_tokens"));
+        keep(&tap->output, engine_object_count(meta, "completion_tokens"));
         read_details(tap, meta);
         if (tap->id[0] == 0 && yyjson_is_str(id) && yyjson_get_len(id) < sizeof tap->id)
                 memcpy(tap->id, yyjson_get_str(id), yyjson_get_len(id) + 1);
@@ -375,7 +190,7 @@ static void read_with(struct usage_tap *tap, const char *text, size_t len, char 
         yyjson_val *root = yyjson_doc_get_root(doc);
         if (!yyjson_is_obj(root))
                 return;
-        struct object object = {.val = root};
+        struct engine_object object = {.val = root};
 
         switch ((enum key)tap->object_key) {
         case KEY_TIMINGS:
@@ -406,12 +221,12 @@ static __attribute__((noinline)) void read_small(struct usage_tap *tap, const ch
 
 static void read_object(struct usage_tap *tap, const char *text, size_t len)
 {
-        struct flat flat;
+        struct engine_flat flat;
 
         if (len > USAGE_OBJECT_MAX)
                 return;
-        if (tap->object_key == KEY_USAGE && flat_read(text, len, &flat))
-                read_usage(tap, (struct object){NULL, &flat, 0});
+        if (tap->object_key == KEY_USAGE && engine_flat_read(text, len, &flat))
+                read_usage(tap, (struct engine_object){NULL, &flat, 0});
         else if (len <= SMALL_OBJECT)
                 read_small(tap, text, len);
         else
@@ -453,6 +268,11 @@ static bool object_end(struct usage_tap *tap)
                         return true;
         }
         return false;
+}
+
+static bool is_space(char c)
+{
+        return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
 static uint32_t blanks_before(const struct usage_tap *tap, uint32_t at)

@@ -249,7 +249,7 @@ bool kvr__token_learn(struct kvr__token_map *map, const struct kvr__lesson *less
         struct study study = {
                 .map = map,
                 .lesson = &short_one,
-                .places = malloc(lesson->point_count * sizeof(struct place)),
+                .places = calloc(lesson->point_count, sizeof(struct place)),
                 .room = malloc((short_one.blocks + 1) * sizeof(uint64_t)),
         };
         bool done = study.places && study.room;

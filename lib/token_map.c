@@ -51,7 +51,7 @@ struct kvr__token_map *kvr__token_map_new(uint64_t bytes_max)
         map->ring_words = room / 2 / sizeof(uint64_t);
         /* Not touched before they are used, so unused ones take no memory. */
         map->buckets = calloc(map->bucket_count, sizeof(struct bucket));
-        map->ring = calloc(map->ring_words, sizeof(uint64_t));
+        map->ring = calloc(map->ring_words, sizeof(*map->ring));
         if (!map->buckets || !map->ring) {
                 kvr__token_map_free(map);
                 return NULL;

@@ -20,10 +20,8 @@ static int open_path(struct capture_file *file)
 
         if (fd < 0)
                 return errno;
-        if (fstat(fd, &stat))
-                error = errno;
         /* It may have been there with a wider mode. */
-        else if (S_ISREG(stat.st_mode) && (stat.st_mode & 0777) != MODE && fchmod(fd, MODE))
+        if (fstat(fd, &stat) || (S_ISREG(stat.st_mode) && (stat.st_mode & 0777) != MODE && fchmod(fd, MODE)))
                 error = errno;
         if (error) {
                 close(fd);

@@ -230,7 +230,7 @@ static size_t choices_find(struct tokens *tokens, const struct job *job, uint64_
 
 static void look_for(struct tokens *tokens, const struct job *job, uint64_t now_ms, struct search *search)
 {
-        struct choice choices[CANDIDATES_MAX];
+        struct choice choices[CANDIDATES_MAX] = {0};
         bool later;
         size_t count = choices_find(tokens, job, now_ms, choices, &later);
         unsigned tried = ~0U; /* what was lacking where the last try found no way */

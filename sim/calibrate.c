@@ -151,7 +151,8 @@ static void beside(struct served *a, const struct served *b)
 
 static void look_beside(struct log *log)
 {
-        qsort(log->served, log->count, sizeof(*log->served), by_start);
+        if (log->count)
+                qsort(log->served, log->count, sizeof(*log->served), by_start);
         for (uint32_t i = 0; i < log->count; i++) {
                 struct served *one = &log->served[i];
 
@@ -228,14 +229,15 @@ static bool fit_prompts(const struct log *log, uint32_t step_tokens, struct sim_
 {
         static const char *const lacks[] = {
                 "prompts are there none",
-                "how many tokens engines had to compute differs too little, so that the time of a step and "
-                "of "
-                "a token (a, b) cannot be told apart",
-                "how many tokens were cached differs too little, so that the time of a cached token (c) "
-                "cannot "
-                "be told",
-                "cached and computed tokens do not differ independently, so that what they cost together (d) "
-                "cannot be told",
+                ("how many tokens engines had to compute differs too little, so that the time of a step and "
+                 "of "
+                 "a token (a, b) cannot be told apart"),
+                ("how many tokens were cached differs too little, so that the time of a cached token (c) "
+                 "cannot "
+                 "be told"),
+                ("cached and computed tokens do not differ independently, so that what they cost together "
+                 "(d) "
+                 "cannot be told"),
         };
         struct sim_fit fit = {.columns = 4};
         double factors[SIM_FIT_COLUMNS_MAX];

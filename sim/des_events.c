@@ -193,22 +193,19 @@ static bool lose(struct sim__des *des, struct message *message, uint32_t router)
         struct stream *stream = stream_of(des, router, message->replica);
 
         des->result.messages_lost++;
-        if (des->options->events_replay_s <= 0) {
-                let_go(message);
+        if (des->options->events_replay_s <= 0)
                 return true;
-        }
         if (stream->lost_count == stream->lost_room) {
                 uint32_t room = stream->lost_room ? stream->lost_room * 2 : 16;
                 struct message **grown = realloc(stream->lost, room * sizeof(*grown));
 
-                if (!grown) {
-                        let_go(message);
+                if (!grown)
                         return no_memory(des);
-                }
                 stream->lost = grown;
                 stream->lost_room = room;
         }
         stream->lost[stream->lost_count++] = message;
+        message->holders++;
         return true;
 }
 
@@ -226,22 +223,21 @@ static bool send(struct sim__des *des, uint32_t replica, const struct sim_change
                 .number = events->numbers[replica]++,
                 .replica = replica,
                 .life = events->lives[replica],
-                .holders = options->routers,
+                .holders = 1, /* ourselves, until all have it */
                 .count = count,
         };
         memcpy(message->changes, changes, count * sizeof(*changes));
-        for (uint32_t at = 0; at < options->routers; at++) {
+        for (uint32_t at = 0; good && at < options->routers; at++) {
                 des->result.messages++;
-                if (!good) {
-                        let_go(message);
-                } else if (options->events_lost > 0 && sim_rng_unit(&events->rng) < options->events_lost) {
+                if (options->events_lost > 0 && sim_rng_unit(&events->rng) < options->events_lost) {
                         good = lose(des, message, at);
-                } else if (!push(des,
-                                 (struct delivery){.due_ns = due_ns, .message = message, .router = at})) {
-                        let_go(message);
-                        good = false;
+                } else {
+                        good = push(des,
+                                    (struct delivery){.due_ns = due_ns, .message = message, .router = at});
+                        message->holders += good;
                 }
         }
+        let_go(message);
         return good;
 }
 

@@ -284,11 +284,11 @@ int sim_mock_main(int argc, char **argv)
                 return sim_usage_error(&command, "--count: %llu ports from %u on go beyond 65535",
                                        (unsigned long long)arguments.count, port);
         if (!arguments.events_format ||
-            (strcmp(arguments.events_format, "map") && strcmp(arguments.events_format, "array")))
+            (strcmp(arguments.events_format, "map") != 0 && strcmp(arguments.events_format, "array") != 0))
                 return sim_usage_error(&command, "--events-format: '%s' is not map or array",
                                        arguments.events_format);
         if (!arguments.events_hash ||
-            (strcmp(arguments.events_hash, "int") && strcmp(arguments.events_hash, "bytes")))
+            (strcmp(arguments.events_hash, "int") != 0 && strcmp(arguments.events_hash, "bytes") != 0))
                 return sim_usage_error(&command, "--events-hash: '%s' is not int or bytes",
                                        arguments.events_hash);
         if (arguments.replay && arguments.replay[0] && !(arguments.events && arguments.events[0]))
