@@ -137,12 +137,13 @@ static void chain_of_ids(const struct kvr__query *query, struct kvr__look *look,
 static uint32_t tier_depth(const struct kvr__events *events, struct kvr__look *look,
                            const struct kvr__look_size *size, uint16_t lane, uint32_t from)
 {
-        struct kvr__chain rest = {look->keys + from, size->blocks - from};
         uint64_t want[KVR__BLOCK_LANE_WORDS];
         uint32_t words = lane / 64 + 1U;
 
         if (lane == KVR__NO_LANE || from >= size->blocks)
                 return 0;
+        struct kvr__chain rest = {look->keys + from, size->blocks - from};
+
         memset(want, 0, words * sizeof(*want));
         want[lane / 64] = 1ULL << lane % 64;
         look->depths[lane] = 0;

@@ -15,7 +15,7 @@ import time
 
 import pytest
 
-from harness import BINARY, ROOT, kvroute, wait_for
+from harness import BINARY, ROOT, kvroute, sanitized, wait_for
 
 EXTRACTS = ROOT / "tests" / "data" / "traces"
 TRACES = os.environ.get("KVROUTE_TRACES")
@@ -409,9 +409,10 @@ def serve_kinds(router, model, number):
         timed(router, model, shared, rng.choice([30, 100, 400, 1500]), number * 100 + i + 1, 10)
 
 
+@pytest.mark.skipif(sanitized(), reason="its times are the sanitizer's")
 def test_a_log_gives_the_cost_model_back(fleet, tmp_path):
-    """The log of engines with a known cost model, over real sockets: each of its figures comes back within 5 %; the base
-    of a prompt has what router and sockets add to it."""
+    """The log of engines with a known cost model, over real sockets: each of its figures comes back within 8 % (in
+    the unit test, without them, exactly); the base of a prompt has what router and sockets add to it."""
     wanted = {"a": 28.931, "b": 0.1822, "c": 4.004e-3, "d": 2.551e-6, "e": 36 + 0.08}
     models = ["m1", "m2", "m3"]
     engines = [subprocess.Popen([BINARY, "mock", "--listen", "127.0.0.1:0", "--model", model, "--preset", "llama3-70b-a100",
@@ -436,7 +437,7 @@ def test_a_log_gives_the_cost_model_back(fleet, tmp_path):
     fit = json.loads(simulate("--calibrate", log, "--json"))["calibration"]
     assert fit["lines"] == 81 and fit["prompts"] > 70 and fit["answers"] > 70
     for name, value in wanted.items():
-        assert abs(fit[name] - value) < 0.05 * value + (1.5 if name == "a" else 0), (name, fit)
+        assert abs(fit[name] - value) < 0.08 * value + (1.5 if name == "a" else 0), (name, fit)
     assert fit["prompt_error_p50"] < 0.05 and fit["answer_error_p50"] < 0.05
     # The same log as a trace, on engines as fast as those that wrote it.
     done = kvroute("simulate", "--no-progress", "--json", "--calibrate", log, "--policies", "kv", "--replicas", "3", log)
