@@ -404,6 +404,14 @@ static void say_settings(struct server *server, const struct router_config *conf
         option_format_bytes(config->index_memory_bytes, size, sizeof size);
         log_say(server->proxy.log, LOG_INFO, NULL, "policy %s, index at most %s, %u %s", config->policy, size,
                 threads, threads == 1 ? "thread" : "threads");
+        if (server->proxy.mirror)
+                log_say(server->proxy.log, LOG_WARN, NULL,
+                        "--shadow=mirror: requests are only looked at and answered with {}; no replica is "
+                        "contacted");
+        else if (server->proxy.shadow)
+                log_say(server->proxy.log, LOG_INFO, NULL,
+                        "--shadow: %s routes, and what kv would have done is counted beside it",
+                        config->policy);
 }
 
 int serve_main(int argc, char *const *argv)

@@ -99,7 +99,13 @@ struct sim_live {
         double capacity_known, capacity_asked; /* replicas */
         double curve_x[KVR_LEDGER_CURVE_POINTS], curve_y[KVR_LEDGER_CURVE_POINTS];
         unsigned curve_count;
-        double ideal;    /* with a cache without limit */
+        double ideal; /* with a cache without limit */
+        /*
+         * Share of the prompt tokens that was reused although no earlier prompt here had it: answers that engines
+         * keep, and what was cached before the router began. Simulated replicas have neither, so it is left out of
+         * `fact` (and of the policy in force beside a shadow).
+         */
+        double surplus;
         double pooled;   /* with one as large as the fleet's */
         double left_out; /* requests that simulated replicas did not see */
         struct sim_live_verdict verdict;

@@ -248,6 +248,7 @@ void sim_live_json(const struct sim_live *live, struct sim_buf *buf)
                 sim_buf_printf(buf, "%s[%.0f,%.6g]", i ? "," : "", live->curve_x[i], live->curve_y[i]);
         sim_buf_puts(buf, "]");
         put_number(buf, "ideal", live->ideal);
+        put_number(buf, "not_compared_share", live->surplus);
         put_number(buf, "fleet_tokens", live->capacity_known > 0 ? live->capacity : NAN);
         put_number(buf, "pooled", live->pooled);
         sim_buf_puts(buf, "}}\n");

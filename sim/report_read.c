@@ -170,18 +170,31 @@ static void read_rule(const struct sim_live *live, const struct sim_live_account
         }
 }
 
+/* What was measured, as far as simulated replicas could have had it: at most what earlier prompts had. */
+static void compare_alike(struct sim_live *live, struct sim_live_rule *fact)
+{
+        double computed = (1 - live->ideal) / (1 - fact->reused);
+
+        if (!(fact->reused > live->ideal))
+                return;
+        live->surplus = fact->reused - live->ideal;
+        fact->computed *= computed;
+        fact->busiest *= computed;
+        fact->avoided_s *= live->ideal / fact->reused;
+        fact->reused = live->ideal;
+}
+
 /* Another policy is in force, and kv was tried beside it: kv is what is judged, the one in force a simpler rule. */
 static void read_shadow(struct sim_live *live)
 {
         yyjson_val *kv = yyjson_obj_get(yyjson_obj_get(root_of(live, SIM_LIVE_ALL), "shadow"), "kv");
         yyjson_val *balance = yyjson_obj_get(kv, "balance"),
                    *computed = yyjson_obj_get(balance, "computed_tokens");
-        double calibrated = number(kv, "hit_rate_calibrated");
         struct sim_live_rule shadow = {
                 .id = "kv",
                 .name = "kv (shadow)",
                 .what = "cache-aware, tried beside the policy in force",
-                .reused = isnan(calibrated) ? number(kv, "hit_rate") : calibrated,
+                .reused = number(kv, "hit_rate"), /* not calibrated, as those it is compared with are not */
                 .avoided_s = number(kv, "avoided_s"),
                 .requests_max_mean = number(yyjson_obj_get(balance, "requests"), "max_mean"),
                 .computed_max_mean = number(computed, "max_mean"),
@@ -217,6 +230,8 @@ static void read_rules(struct sim_live *live)
                        "replicas");
         live->left_out = number(ledger, "detail_left_out");
         read_rule(live, &live->all, "real", &live->fact);
+        if (live->fact.reused < 1)
+                compare_alike(live, &live->fact);
         live->fact.id = string(root_of(live, SIM_LIVE_CONFIG), "policy", "kv");
         live->fact.name = live->fact.id;
         live->fact.what = "as the requests were routed";
@@ -324,9 +339,9 @@ enum sim_live_status sim_live_read(struct sim_live *live, uint64_t requests_min,
                 snprintf(message, size, "out of memory");
                 return SIM_LIVE_NOMEM;
         }
-        read_rules(live);
         read_capacity(live);
         read_curve(live);
+        read_rules(live);
         sim_live_judge(live);
         return SIM_LIVE_OK;
 }

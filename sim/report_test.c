@@ -24,6 +24,8 @@ struct scene {
         double max_mean, rule_max_mean[3];
         bool virtual_on, ledger_on, capacity_known;
         double shadow; /* hit rate of kv in the shadow; 0: there is none */
+        double ideal;
+        unsigned replicas;
 };
 
 static const struct scene usual = {
@@ -39,6 +41,8 @@ static const struct scene usual = {
         .virtual_on = true,
         .ledger_on = true,
         .capacity_known = true,
+        .ideal = 0.9,
+        .replicas = 4,
 };
 
 static char text[PAGE_MAX];
@@ -81,10 +85,9 @@ static void add_account(const struct scene *s, const char *name, unsigned long l
 
 static void add_balance(const struct scene *s, const char *name, double max_mean)
 {
-        add("%s\"%s\":{\"replicas\":4,\"requests\":{\"max_mean\":%g},\"computed_tokens\":{\"max_mean\":%g,"
+        add("%s\"%s\":{\"replicas\":%u,\"requests\":{\"max_mean\":%g},\"computed_tokens\":{\"max_mean\":%g,"
             "\"p95_max_mean\":null}}",
-            strcmp(name, "real") == 0 ? "" : ",", name, max_mean, max_mean);
-        (void)s;
+            strcmp(name, "real") == 0 ? "" : ",", name, s->replicas, max_mean, max_mean);
 }
 
 static void fill(const struct scene *s, struct sim_live *live)
@@ -109,7 +112,7 @@ static void fill(const struct scene *s, struct sim_live *live)
         }
         if (s->shadow > 0)
                 snprintf(shadow, sizeof shadow,
-                         "\"shadow\":{\"kv\":{\"hit_rate\":0.5,\"hit_rate_calibrated\":%g,\"avoided_s\":7,"
+                         "\"shadow\":{\"kv\":{\"hit_rate\":%g,\"hit_rate_calibrated\":0.95,\"avoided_s\":7,"
                          "\"balance\":"
                          "{\"computed_tokens\":{\"max_mean\":1.1}}}},",
                          s->shadow);
@@ -119,8 +122,9 @@ static void fill(const struct scene *s, struct sim_live *live)
             "\"predicted_tokens\":8100000}],\"ledger\":{\"detail_left_out\":0},\"accounts\":{\"all\":[",
             shadow);
         add_account(s, "all", s->won, 100);
-        add("]},\"curve\":{\"life\":{\"ideal\":0.9,\"points\":[[1024,0.1],[102400,0.85],[1048576,0.9]]}},"
-            "\"spoilers\":[]}");
+        add("]},\"curve\":{\"life\":{\"ideal\":%g,\"points\":[[1024,0.1],[102400,0.85],[1048576,0.9]]}},"
+            "\"spoilers\":[]}",
+            s->ideal);
         live->pages[SIM_LIVE_ALL] = page();
         add("{\"accounts\":{\"workload\":[");
         add_account(s, "small", s->won, 20);
@@ -209,10 +213,50 @@ static void test_no_surer_than_the_comparison(void **state)
         s.rule_won[2] = 9500000;
         s.rule_max_mean[2] = 1.1;
         s.covered_s = 600;
+        s.ideal = 0.97;
         read_scene(&s, &live);
         assert_near(live.verdict.work_gain, 0.2, 1e-9);
         assert_int_equal(live.verdict.by_work, SIM_VERDICT_MARGINAL);
         assert_int_equal(live.verdict.by_load, SIM_VERDICT_YES);
+        sim_live_fini(&live);
+}
+
+/*
+ * Engines keep answers too, and what was there before the router began: simulated replicas have neither, so
+ * what kv found of that is no reason for kv.
+ */
+static void test_what_no_rule_could_find_is_left_out(void **state)
+{
+        struct scene s = usual;
+        struct sim_live live;
+        struct sim_buf buf = {0};
+
+        (void)state;
+        s.won = s.observed = 9500000;
+        s.rule_won[2] = 8600000;
+        s.rule_max_mean[2] = 1.1;
+        s.ideal = 0.87;
+        read_scene(&s, &live);
+        assert_near(live.surplus, 0.08, 1e-9);
+        assert_near(live.fact.reused, 0.87, 1e-9);
+        assert_near(live.fact.computed, 1300000, 1e-3);
+        assert_near(live.verdict.work_gain, 1 - 13.0 / 14, 1e-9); /* not 64 % */
+        assert_int_equal(live.verdict.by_work, SIM_VERDICT_MARGINAL);
+        assert_non_null(strstr(text_of(&live, sim_live_text, &buf), "Another 8.0 % of the prompt tokens"));
+        sim_buf_fini(&buf);
+        sim_live_fini(&live);
+}
+
+static void test_one_replica_gives_no_verdict(void **state)
+{
+        struct scene s = usual;
+        struct sim_live live;
+
+        (void)state;
+        s.replicas = 1;
+        read_scene(&s, &live);
+        assert_false(live.verdict.judged);
+        assert_non_null(strstr(live.verdict.why_not, "one replica"));
         sim_live_fini(&live);
 }
 
@@ -401,6 +445,8 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_justified),
                 cmocka_unit_test(test_no_surer_than_the_comparison),
+                cmocka_unit_test(test_what_no_rule_could_find_is_left_out),
+                cmocka_unit_test(test_one_replica_gives_no_verdict),
                 cmocka_unit_test(test_not_justified),
                 cmocka_unit_test(test_idle_replicas_give_no_verdict_by_load),
                 cmocka_unit_test(test_other_policies_are_not_judged),

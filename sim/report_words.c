@@ -37,6 +37,9 @@ static void find_why_not(struct sim_live *live)
                 snprintf(v->why_not, sizeof v->why_not,
                          "the comparison with simpler rules is switched off, or has seen no request "
                          "(--counterfactual)");
+        else if (live->replica_count < 1.5)
+                snprintf(v->why_not, sizeof v->why_not,
+                         "there was one replica to choose from, so every rule comes to the same");
         v->judged = !*v->why_not;
 }
 
@@ -334,6 +337,14 @@ static void say_memory(const struct sim_live *live, sim_live_sentence sentence, 
 
         if (isnan(live->ideal))
                 return;
+        if (live->surplus >= NOTHING_SHARE)
+                say(sentence, ctx,
+                    "Another %.1f %% of the prompt tokens came out of caches although no earlier prompt here "
+                    "had them: "
+                    "answers that engines keep, and what was cached before the router began. Simpler rules "
+                    "would find "
+                    "of it too, and how much is not known, so it is left out of every comparison here.",
+                    percent(live->surplus));
         if (live->ideal < NOTHING_SHARE) {
                 say(sentence, ctx,
                     "Memory: the prompts have nothing in common that a cache could reuse: %.1f %% of their "
