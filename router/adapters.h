@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * LoRA adapters that are loaded and unloaded through the router. One request is told to every replica, so that
- * none is left behind, and is remembered, so that one that restarts or comes later gets it too.
+ * none is left behind, and is remembered, so that one that restarts or comes later gets it too. They are worked off
+ * one after the other, in the order in which they came.
  *
  *     worker: POST /v1/load_lora_adapter ──► adapters_ask ──► control thread: every replica is asked
  *     worker: adapters_answer ◄── all have answered ◄──────────────┘
@@ -13,10 +14,12 @@
 
 #include "control.h"
 
-#define ADAPTERS_MAX        1024   /* remembered; one more is loaded, and not remembered */
-#define ADAPTERS_BODY_MAX   65536  /* bytes of a request */
-#define ADAPTERS_TIMEOUT_MS 120000 /* an engine reads the weights before it answers */
-#define ADAPTERS_AGAIN_MS   10000  /* between attempts at a replica that lacks one */
+#define ADAPTERS_MAX          1024    /* remembered; one more is loaded, and not remembered */
+#define ADAPTERS_BODY_MAX     65536   /* bytes of a request */
+#define ADAPTERS_TIMEOUT_MS   120000  /* an engine reads the weights before it answers */
+#define ADAPTERS_AGAIN_MS     10000   /* between attempts at a replica that lacks one, */
+#define ADAPTERS_AGAIN_MAX_MS 3600000 /* twice as long after each that it refused, up to this */
+#define ADAPTERS_WAITING_MAX  64      /* requests that wait for others to be answered; one more gets a 503 */
 
 struct adapters;
 struct exchange;
@@ -42,7 +45,7 @@ struct adapters_side; /* what control.c keeps */
 KVR_MUST_USE struct adapters_side *adapters_side_new(struct adapters *adapters,
                                                      const struct control_options *options);
 void adapters_side_free(struct adapters_side *side);
-/* Every tick: sends what came, and what a replica is found to lack. True when model lists should be read anew. */
+/* Every tick: sends what came, and what a replica is found to lack. True: read model lists anew. */
 bool adapters_step(struct adapters_side *side, uint64_t now_ms);
 
 #endif

@@ -144,12 +144,14 @@ static enum kvr_status ask(struct admin *admin, struct net_exchange *exchange, e
         struct proxy *proxy = admin->options.proxy;
         const struct router_config *config = atomic_load(&proxy->config);
         const struct http1_head *head = net_exchange_head(exchange);
+        char salt[IDENTIFY_SALT];
         struct identify_source source = {
                 .config = config,
                 .seed = proxy->seed,
                 .client_key = client_key(head, config),
                 .api = api,
                 .body = net_exchange_body(exchange),
+                .salt = salt,
         };
         struct kvr_request request = {.prompt = prompt, .last_resort = true};
         enum kvr_status status = identify_prompt(&source, admin->parser, prompt, err);

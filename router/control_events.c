@@ -106,9 +106,7 @@ static void follow_rule(struct probe *probe)
         const char *replay = probe->target->spec.replay_endpoint;
 
         engine_kv_guess(rank_of(probe), &source);
-        follow_endpoints(probe, EVENTS_CONNECT, source.events, source.replay, "", 0);
-        if (replay[0])
-                follow_endpoints(probe, EVENTS_CONNECT, source.events, replay, "", 0);
+        follow_endpoints(probe, EVENTS_CONNECT, source.events, replay[0] ? replay : source.replay, "", 0);
 }
 
 void probe_events_done(struct probe *probe, enum net_request_error error, unsigned status,
@@ -145,7 +143,10 @@ void probe_events_done(struct probe *probe, enum net_request_error error, unsign
                         cannot(probe, why);
                         return;
                 }
-                follow_endpoints(probe, EVENTS_CONNECT, source.events, source.replay, source.topic, 0);
+                follow_endpoints(probe, EVENTS_CONNECT, source.events,
+                                 probe->target->spec.replay_endpoint[0] ? probe->target->spec.replay_endpoint
+                                                                        : source.replay,
+                                 source.topic, 0);
                 return;
         case ENGINE_KV_OFF:
                 stop_following(probe);

@@ -24,15 +24,16 @@
 #include "engine/kv_stream.h"
 #include "log.h"
 
-#define EVENTS_ERROR_MAX   200
-#define EVENTS_HELD_BYTES  (64U << 20) /* of batches held back during one replay */
-#define EVENTS_HELD_MAX    16384       /* and their number */
-#define EVENTS_WAITING_MAX 100000      /* messages that wait in a socket */
-#define EVENTS_POLLED_MAX  64          /* polled answers that wait to be taken in */
-#define EVENTS_CHECK_NS    15000000000ULL
-#define EVENTS_TICK_MS     100
-#define EVENTS_REOPEN_NS   5000000000ULL /* without a connection: the socket is made anew */
-#define EVENTS_BURST       64            /* messages of one socket before the others get their turn */
+#define EVENTS_ERROR_MAX  200
+#define EVENTS_HELD_BYTES (64U << 20) /* of batches held back during one replay */
+#define EVENTS_HELD_MAX   16384       /* and their number */
+#define EVENTS_WAITING_MAX \
+        4096                 /* messages that wait in a socket; more are dropped, and had again by replay */
+#define EVENTS_POLLED_MAX 64 /* polled answers that wait to be taken in */
+#define EVENTS_CHECK_NS   15000000000ULL
+#define EVENTS_TICK_MS    100
+#define EVENTS_REOPEN_NS  5000000000ULL /* without a connection: the socket is made anew */
+#define EVENTS_BURST      64            /* messages of one socket before the others get their turn */
 
 enum events_mode {
         EVENTS_OFF,

@@ -42,7 +42,6 @@ enum kvr_status identify_prompt(const struct identify_source *source, struct kvr
                                 struct kvr_prompt *ret, struct kvr_error *err)
 {
         const struct router_config *config = source->config;
-        char salt[33];
         struct kvr_prompt_options options = {
                 .seed = source->seed,
                 .ignore = config->ignore_set,
@@ -51,8 +50,8 @@ enum kvr_status identify_prompt(const struct identify_source *source, struct kvr
         };
 
         if (config->tenant_salt) {
-                edit_salt_of_key(source->client_key, source->seed, salt);
-                options.salt = (struct kvr_slice){salt, 32};
+                edit_salt_of_key(source->client_key, source->seed, source->salt);
+                options.salt = (struct kvr_slice){source->salt, IDENTIFY_SALT - 1};
         }
         return kvr_prompt_parse(parser, source->api, source->body, &options, ret, err);
 }
@@ -66,6 +65,7 @@ enum kvr_status identify_again(struct exchange *exchange, struct kvr_prompt *ret
                 .client_key = config->tenant_salt ? exchange_client_key(exchange) : KVR_SLICE(""),
                 .api = exchange->api,
                 .body = identify_body(exchange),
+                .salt = exchange->tenant_salt,
         };
 
         return identify_prompt(&source, exchange->worker->parser, ret, err);

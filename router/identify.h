@@ -10,6 +10,8 @@
  */
 enum kvr_api identify_api(struct kvr_slice path);
 
+#define IDENTIFY_SALT 33 /* 32 hex digits, terminated */
+
 /* All that the keys of a prompt depend on. Everything is borrowed. */
 struct identify_source {
         const struct router_config *config;
@@ -17,8 +19,12 @@ struct identify_source {
         struct kvr_slice client_key; /* what the client authenticated with; only read with tenant-salt */
         enum kvr_api api;
         struct kvr_slice body; /* decoded */
+        char *salt;            /* IDENTIFY_SALT bytes for the tenant's, which the prompt then refers to */
 };
-/* Reads a prompt as the serving path does: the same source gives the same keys. *ret lives in the parser. */
+/*
+ * Reads a prompt as the serving path does: the same source gives the same keys. *ret lives in the parser, its
+ * salt where the source says.
+ */
 KVR_MUST_USE enum kvr_status identify_prompt(const struct identify_source *source, struct kvr_parser *parser,
                                              struct kvr_prompt *ret, struct kvr_error *err);
 

@@ -200,6 +200,7 @@ struct exchange {
         uint64_t queued_ns;    /* when it entered the queue, 0 if it never did */
         struct kvr_slice path; /* in target */
         char method[24];
+        char tenant_salt[33];      /* with tenant-salt: what the prompt's salt refers to */
         struct task *adapter_task; /* it is told to all replicas, and their answers are awaited; or NULL */
         size_t body_reserved;      /* in proxy->body_bytes */
         bool body_over;            /* the budget has no room for it */

@@ -20,7 +20,7 @@ struct job {
         char *body;
         size_t len;
         char model[KVR_NAME_MAX];
-        uint64_t since_ms; /* 0: not seen by the control thread yet */
+        uint64_t since_ms; /* when the control thread took it */
 };
 
 /* An engine as somebody to ask. */
@@ -296,7 +296,7 @@ static void on_answer(void *ctx, enum net_request_error error, unsigned status, 
         if (error == NET_REQUEST_OK && status == 200) {
                 learn(tokens, job, body);
         } else if (error == NET_REQUEST_OK &&
-                   (status == 403 || status == 404 || status == 405 || status == 501)) {
+                   (status == 401 || status == 403 || status == 404 || status == 405 || status == 501)) {
                 asked->lacking |= 1U << asked->question.tokenizer;
                 asked->lacking_since_ms = now_ms;
                 log_say(tokens->options.log, LOG_INFO, asked->name,
@@ -350,8 +350,6 @@ static bool job_step(struct tokens *tokens, struct job *job, uint64_t now_ms)
 {
         struct search search = {0};
 
-        if (!job->since_ms)
-                job->since_ms = now_ms;
         look_for(tokens, job, now_ms, &search);
         if (search.asked && ask(tokens, job, &search, now_ms))
                 return true;
@@ -362,7 +360,7 @@ static bool job_step(struct tokens *tokens, struct job *job, uint64_t now_ms)
         return true;
 }
 
-static void fresh_take(struct tokens *tokens)
+static void fresh_take(struct tokens *tokens, uint64_t now_ms)
 {
         struct job *job;
 
@@ -373,6 +371,7 @@ static void fresh_take(struct tokens *tokens)
         while (job) {
                 struct job *next = job->next;
 
+                job->since_ms = now_ms;
                 waiting_push(tokens, job);
                 job = next;
         }
@@ -380,15 +379,17 @@ static void fresh_take(struct tokens *tokens)
 
 void tokens_step(struct tokens *tokens, uint64_t now_ms)
 {
-        struct job *job, *kept = NULL, *kept_tail = NULL;
+        struct job *job, *first = NULL;          /* that was put behind */
         unsigned looks = 2 * TOKENS_RUNNING_MAX; /* each look reads a body */
 
-        fresh_take(tokens);
+        fresh_take(tokens, now_ms);
         if (!tokens->waiting_head)
                 return;
         fleet_refresh(tokens->options.fleet, &tokens->fleet);
         asked_forget_removed(tokens);
-        while (tokens->waiting_head && tokens->running < TOKENS_RUNNING_MAX && looks-- > 0) {
+        /* What cannot be asked now goes behind the others, which may be for engines that are idle. */
+        while (tokens->waiting_head && tokens->waiting_head != first &&
+               tokens->running < TOKENS_RUNNING_MAX && looks-- > 0) {
                 job = tokens->waiting_head;
                 tokens->waiting_head = job->next;
                 if (!tokens->waiting_head)
@@ -396,18 +397,9 @@ void tokens_step(struct tokens *tokens, uint64_t now_ms)
                 job->next = NULL;
                 if (job_step(tokens, job, now_ms))
                         continue;
-                if (kept)
-                        kept_tail->next = job;
-                else
-                        kept = job;
-                kept_tail = job;
+                waiting_push(tokens, job);
+                first = first ? first : job;
         }
-        if (!kept)
-                return;
-        kept_tail->next = tokens->waiting_head;
-        tokens->waiting_head = kept;
-        if (!tokens->waiting_tail)
-                tokens->waiting_tail = kept_tail;
 }
 
 /* ---- life ---- */
@@ -432,7 +424,7 @@ void tokens_free(struct tokens *tokens)
 {
         if (!tokens)
                 return;
-        fresh_take(tokens);
+        fresh_take(tokens, 0);
         while (tokens->waiting_head) {
                 struct job *job = tokens->waiting_head;
 

@@ -9,7 +9,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define EARLIER 512u /* lines that are looked back */
+#define TOTAL_S_MAX 604800.0
+#define EARLIER     512u /* lines that are looked back */
 
 struct earlier {
         uint64_t client;
@@ -104,6 +105,8 @@ bool sim__trace_log_line(struct sim__trace_reader *reader, const char *line, siz
                 return true;
         if (parsed.prompt > SIM_TRACE_TOKENS_MAX || parsed.completion > SIM_TRACE_TOKENS_MAX)
                 return sim__trace_fail(reader, "more tokens than a prompt or an answer can have");
+        if (parsed.total_s > TOTAL_S_MAX)
+                return sim__trace_fail(reader, "an answer that took more than a week");
         reader->seen++;
         return add(reader, &parsed, parsed.end_s - parsed.total_s);
 }

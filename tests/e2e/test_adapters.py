@@ -143,3 +143,35 @@ def test_ranks_are_one_process(fleet):
     assert answer.status == 200 and [row["replica"] for row in answer.json["replicas"]] == ["gpu"]
     assert one.told == [("load", "ad1")]
     wait_for(lambda: all("ad1" in row["models"] for row in router.replicas().values()), 3, "all ranks list it")
+
+
+def test_in_the_order_in_which_they_came(fleet):
+    """A load that is slow somewhere is over before the unload behind it begins; what is remembered is the last word."""
+    router, (a, b), (one, two) = start(fleet, 2)
+    gate = threading.Event()
+
+    async def slow(request, out):
+        await until(gate, two.load)(request, out)
+    b.routes[LOAD] = slow
+    loading = spawn(router.post, LOAD, {"lora_name": "ad1", "lora_path": "/ad1"}, timeout=20)
+    wait_for(lambda: any(r.path == LOAD for r in b.requests), what="the slow one has it")
+    leaving = spawn(router.post, UNLOAD, {"lora_name": "ad1"}, timeout=20)
+    stays(lambda: ("unload", "ad1") not in one.told, 0.3)
+    gate.set()
+    assert loading.result(20).status == 200 and leaving.result(20).status == 200
+    assert one.told == two.told == [("load", "ad1"), ("unload", "ad1")]
+    stays(lambda: one.loaded == two.loaded == [], 1)
+
+
+def test_each_is_told_once(fleet):
+    router, _engines, adapters = start(fleet, 2)
+    for name in ("x", "y", "z"):
+        assert router.post(LOAD, {"lora_name": name, "lora_path": "/" + name}).status == 200
+    stays(lambda: all(a.told == [("load", n) for n in ("x", "y", "z")] for a in adapters), 1)
+
+
+def test_the_clients_key_goes_along(fleet):
+    router, (a,), _ = start(fleet, 1)
+    answer = router.post(LOAD, {"lora_name": "ad1", "lora_path": "/ad1"}, [("Authorization", "Bearer mine")])
+    assert answer.status == 200
+    assert [r.header("authorization") for r in a.requests if r.path == LOAD] == ["Bearer mine"]

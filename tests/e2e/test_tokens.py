@@ -166,3 +166,44 @@ def test_explain_asks_nothing(fleet, engine, serve):  # noqa: F811
     assert router.chat("hi", model="mock", max_tokens=1).status == 200
     wait_for(lambda: len(front.asked) <= 1, what="only of what was sent")
     assert all("explain" not in json.dumps(body) for body in front.asked)
+
+
+def test_tenants_salts_are_the_engines_salts(fleet, engine, serve):  # noqa: F811
+    """With --tenant-salt a prompt's namespace is its tenant's: matches are exact, and nobody sees another's."""
+    front = Front(fleet, engine())
+    router = listening(serve, front, "--tenant-salt", "on", "--api-key", "one", "--api-key", "two")
+    ids = {"model": "mock", "prompt": list(range(1, 801)), "max_tokens": 1}
+    messages = {"model": "mock", "messages": talk(f"tenants {time.time()}", 1200), "max_tokens": 1}
+    for key in ("one", "two"):
+        headers = [("Authorization", f"Bearer {key}")]
+        for path, body in (("/v1/completions", ids), ("/v1/chat/completions", messages)):
+            before = learned(router)
+            first = router.post(path, body, headers)
+            assert first.match == first.json["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+            if path.startswith("/v1/chat"):
+                wait_for(lambda n=before: learned(router) == n + 1, what="learned")
+            wait_caught_up(router, front_name(front, front.mock))
+            again = router.post(path, body, headers)
+            cached = again.json["usage"]["prompt_tokens_details"]["cached_tokens"]
+            assert again.match == cached > 200
+    assert router.replica(front.engine.name)["events"]["canary"] == "ok"
+
+
+def test_a_tokenizer_that_hangs_holds_up_its_own_model_alone(fleet, engine, serve):  # noqa: F811
+    """Thirty prompts wait for the engine of one model; those of the other are asked for at once."""
+    one, two = Front(fleet, engine("--model", "one")), Front(fleet, engine("--model", "two"))
+
+    async def hang(_request, _out):
+        await asyncio.sleep(3600)
+    one.tokenize = hang
+    router = serve(replicas=[one.replica(), two.replica()])
+    router.wait_ready(one.engine.name, two.engine.name)
+    for front in (one, two):
+        wait_stream(router, front.engine, state="live", trusted=True)
+        assert front.mock.ask("POST", "/v1/completions", {"model": "one" if front is one else "two", "prompt": prompt(2),
+                                                          "max_tokens": 1}).status == 200
+        wait_caught_up(router, front_name(front, front.mock), stored=1)
+    together([lambda n=n: router.chat(talk(f"held {n}", 800), model="one", max_tokens=1) for n in range(30)])
+    assert router.chat(talk("free", 800), model="two", max_tokens=1).status == 200
+    wait_for(lambda: two.answered == 1, 5, "the other model's prompt was tokenized")
+    assert len(one.asked) == 1
