@@ -36,6 +36,7 @@ struct told {
         struct told *next;
         kvr_replica_id id;
         uint64_t again_ms, pause_ms;
+        unsigned restarts; /* of its process, when it was told */
 };
 
 struct adapters_side {
@@ -114,9 +115,9 @@ static struct told *told_get(struct adapters_side *side, kvr_replica_id id)
 }
 
 /* It was told something: what its list says is old for a while, and longer where it refused. */
-static void told_note(struct adapters_side *side, kvr_replica_id id, bool refused)
+static void told_note(struct adapters_side *side, struct target *target, bool refused)
 {
-        struct told *told = told_get(side, id);
+        struct told *told = told_get(side, target->id);
 
         if (!told)
                 return;
@@ -125,6 +126,7 @@ static void told_note(struct adapters_side *side, kvr_replica_id id, bool refuse
         else if (told->pause_ms < ADAPTERS_AGAIN_MAX_MS)
                 told->pause_ms *= 2;
         told->again_ms = net_now_ms(side->options.loop) + told->pause_ms;
+        told->restarts = atomic_load(&target->restarts);
 }
 
 static void task_finish(struct adapters_side *side, struct task *task)
@@ -195,7 +197,7 @@ static void on_told(void *ctx, enum net_request_error error, unsigned status, st
                 note_answer(task, telling->target, status, body);
         struct adapters_side *side = telling->side;
 
-        told_note(side, telling->target->id, error == NET_REQUEST_OK && status >= 400 && status < 500);
+        told_note(side, telling->target, error == NET_REQUEST_OK && status >= 400 && status < 500);
         telling_free(side, telling);
         if (--task->open == 0)
                 task_finish(side, task);
@@ -281,7 +283,8 @@ static void tell_missing(struct adapters_side *side, struct target *target, uint
                         continue;
                 if (!told)
                         told = told_get(side, target->id);
-                if (!told || now_ms < told->again_ms)
+                /* Another process knows nothing of what the last one was told. */
+                if (!told || (now_ms < told->again_ms && told->restarts == atomic_load(&target->restarts)))
                         return;
                 task = adapters_task_new(side->adapters, wanted->path, strlen(wanted->path),
                                          (struct kvr_slice){wanted->body, wanted->len});
