@@ -188,9 +188,9 @@ def test_predictions_are_what_the_engines_report(fleet, servers, capsys):
     try:
         everything(run, servers)
     finally:
-        removed = router.metrics().sum("events_total", kind="removed")
+        removed = router.metrics().sum("event_blocks_total", kind="removed")
         with capsys.disabled():
-            print(f"\n\ntwo {ENGINE} servers on a CPU, blocks of {BLOCK} tokens, {removed:.0f} removals heard, seed {SEED}\n")
+            print(f"\n\ntwo {ENGINE} servers on a CPU, blocks of {BLOCK} tokens, {removed:.0f} blocks evicted, seed {SEED}\n")
             print(run.table())
             print("\nmore than a block off (requests, prompt, predicted, cached):")
             for row in run.rows:
