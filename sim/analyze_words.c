@@ -88,9 +88,7 @@ static void say_work(const struct sim_report *report, sim_report_sentence senten
             sim_verdict_name(row->by_work));
         if (row->work_gain >= SIM_VERDICT_WORK_SOME && row->work_gain_best < SIM_VERDICT_WORK_SOME)
                 say(sentence, ctx,
-                    "A still simpler rule computes about as little, but cannot carry the same load: for the "
-                    "work "
-                    "alone that rule would do.");
+                    "A still simpler rule computes about as little: for the work alone that rule would do.");
 }
 
 static const struct sim_rung_kind *fastest_simpler(const struct sim_report *report, double *ret_capacity)

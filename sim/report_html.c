@@ -18,7 +18,8 @@ static const struct {
         unsigned colour;
 } parts[PARTS] = {
         {"reused", "reused: was still cached, no work", 5},
-        {"given up", "given up for load: another replica had it, but was too busy", 2},
+        {"given up", "given up: another replica had it, and the request went elsewhere, as a rule for load",
+         2},
         {"gone", "expected, but gone: the engine had dropped it", 3},
         {"new", "new: no replica had it", 0},
 };

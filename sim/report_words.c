@@ -390,9 +390,9 @@ static void say_truth(const struct sim_live *live, sim_live_sentence sentence, v
                     sums->unobserved_prompt_tokens ? " of requests whose engine told" : "",
                     percent(observed));
         say(sentence, ctx,
-            "Lost: %.1f %% because a replica that held it was too busy, %.1f %% because it was gone when "
-            "expected; "
-            "%.1f %% was new.",
+            "Lost: %.1f %% because the request went elsewhere than to a replica that held it, %.1f %% "
+            "because it "
+            "was gone when expected; %.1f %% was new.",
             percent((double)sums->placement_tokens / whole), percent((double)sums->staleness_tokens / whole),
             percent((double)sums->workload_tokens / whole));
 }

@@ -4,7 +4,7 @@ import { count, percent, points, seconds, share, times } from "./format.js";
 
 export const PARTS = [
   { key: "won", name: "Reused", text: "was still cached: no work" },
-  { key: "placement", name: "Given up for load", text: "another replica had it, but was too busy" },
+  { key: "placement", name: "Given up", text: "another replica had it, and the request went elsewhere, as a rule for load" },
   { key: "staleness", name: "Expected, but gone", text: "thought to be cached, the engine had dropped it" },
   { key: "workload", name: "New", text: "no replica had it: new text, or evicted everywhere" },
 ];
