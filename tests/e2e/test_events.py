@@ -333,6 +333,7 @@ def test_gap_replay_live(engine, serve):
     one = engine()
     router = live(serve, one)
     one.fill(prompt(20))
+    wait_stream(router, one, seq=0)
     one.order(drop=3)
     for _ in range(3):
         one.fill(prompt(20))
