@@ -27,8 +27,6 @@ struct telling {
         struct task *task;
         struct target *target;
         struct net_request *request;
-        char path[REPLICA_PREFIX_MAX + 64];
-        char headers[REPLICA_SECRET_MAX + 128];
 };
 
 /* When a replica was last told something of its own. */
@@ -206,6 +204,7 @@ static void on_told(void *ctx, enum net_request_error error, unsigned status, st
 static bool tell(struct adapters_side *side, struct task *task, struct target *target)
 {
         struct telling *telling = calloc(1, sizeof *telling);
+        struct text path = {0}, headers = {0};
         struct sockaddr_storage addr;
         struct net_request_spec spec = {
                 .addr = (const struct sockaddr *)&addr,
@@ -222,16 +221,16 @@ static bool tell(struct adapters_side *side, struct task *task, struct target *t
                 free(telling);
                 return false;
         }
-        snprintf(telling->path, sizeof telling->path, "%s%s", target->spec.prefix, task->path);
-        snprintf(telling->headers, sizeof telling->headers, "%s%s%s%sContent-Type: application/json\r\n",
-                 target->key ? "Authorization: Bearer " : "", target->key ? target->key : "",
-                 target->key ? "\r\n" : "",
-                 target->auth == REPLICA_AUTH_PASS && task->credentials ? task->credentials : "");
-        spec.target = telling->path;
-        spec.headers = telling->headers;
         telling->side = side;
         telling->task = task;
-        telling->request = net_request_send(side->client, &spec);
+        if (target_request(target, task->path, target->auth == REPLICA_AUTH_PASS ? task->credentials : NULL,
+                           true, &path, &headers)) {
+                spec.target = text_string(&path);
+                spec.headers = text_string(&headers);
+                telling->request = net_request_send(side->client, &spec);
+        }
+        text_free(&path);
+        text_free(&headers);
         if (!telling->request) {
                 free(telling);
                 return false;

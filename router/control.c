@@ -27,14 +27,12 @@ void probe_send(struct probe *probe, enum job number, const char *method, const 
 {
         struct probe_job *job = &probe->jobs[number];
         struct target *target = probe->target;
-        char path_text[REPLICA_PREFIX_MAX + 128], headers[REPLICA_SECRET_MAX + 128];
+        struct text lines = {0}, headers = {0};
         struct sockaddr_storage addr;
         struct net_request_spec spec = {
                 .addr = (const struct sockaddr *)&addr,
                 .host = target->spec.authority,
                 .method = method,
-                .target = path_text,
-                .headers = headers,
                 .body = body,
                 .timeout_ms = timeout_ms,
                 .body_bytes_max = body_max,
@@ -45,12 +43,14 @@ void probe_send(struct probe *probe, enum job number, const char *method, const 
 
         if (!target_address(target, &addr, NULL))
                 return;
-        snprintf(path_text, sizeof path_text, "%s%s", target->spec.prefix, path);
-        snprintf(headers, sizeof headers, "%s%s%s%s", target->key ? "Authorization: Bearer " : "",
-                 target->key ? target->key : "", target->key ? "\r\n" : "",
-                 body.len ? "Content-Type: application/json\r\n" : "");
         job->server[0] = '\0';
-        job->request = net_request_send(probe->control->client, &spec);
+        if (target_request(target, path, NULL, body.len > 0, &lines, &headers)) {
+                spec.target = text_string(&lines);
+                spec.headers = text_string(&headers);
+                job->request = net_request_send(probe->control->client, &spec);
+        }
+        text_free(&lines);
+        text_free(&headers);
 }
 
 /* ---- the tick ---- */

@@ -531,6 +531,22 @@ void target_unresolved(struct fleet *fleet, struct target *target, const char *e
         pthread_mutex_unlock(&target->lock);
 }
 
+bool target_request(const struct target *target, const char *path, const char *credentials, bool has_body,
+                    struct text *ret_path, struct text *ret_headers)
+{
+        text_adds(ret_path, target->spec.prefix);
+        text_adds(ret_path, path);
+        if (credentials)
+                text_adds(ret_headers, credentials);
+        else if (target->key)
+                text_addf(ret_headers, "Authorization: Bearer %s\r\n", target->key);
+        if (has_body)
+                text_adds(ret_headers, "Content-Type: application/json\r\n");
+        (void)text_string(ret_path);
+        (void)text_string(ret_headers);
+        return !ret_path->failed && !ret_headers->failed;
+}
+
 void target_address_text(const struct sockaddr_storage *addr, char *ret, size_t size)
 {
         char host[64] = "";

@@ -143,6 +143,13 @@ KVR_MUST_USE bool target_address(struct target *target, struct sockaddr_storage 
 bool target_set_address(struct fleet *fleet, struct target *target, const struct sockaddr_storage *addr);
 /* Its name cannot be resolved: the last address stays in use; without one it is down. Control thread only. */
 void target_unresolved(struct fleet *fleet, struct target *target, const char *error);
+/*
+ * Target and header fields of a request of the router's own, as net_request_send wants them; text_free both.
+ * `credentials` are rendered fields that stand in place of its key; NULL: its key. False: out of memory.
+ */
+struct text;
+KVR_MUST_USE bool target_request(const struct target *target, const char *path, const char *credentials,
+                                 bool has_body, struct text *ret_path, struct text *ret_headers);
 /* "10.0.0.11:8000", "[::1]:8000" */
 void target_address_text(const struct sockaddr_storage *addr, char *ret, size_t size);
 

@@ -313,14 +313,12 @@ static bool ask(struct tokens *tokens, struct job *job, struct search *search, u
 {
         struct asked *asked = search->asked;
         struct target *target = search->target;
-        char path[REPLICA_PREFIX_MAX + 128], headers[REPLICA_SECRET_MAX + 128];
+        struct text path = {0}, headers = {0};
         struct sockaddr_storage addr;
         struct net_request_spec spec = {
                 .addr = (const struct sockaddr *)&addr,
                 .host = target->spec.authority,
                 .method = "POST",
-                .target = path,
-                .headers = headers,
                 .body = {search->question.body, search->question.len},
                 .timeout_ms = TOKENS_TIMEOUT_MS,
                 .body_bytes_max = ENGINE_IDS_BODY_MAX,
@@ -330,11 +328,13 @@ static bool ask(struct tokens *tokens, struct job *job, struct search *search, u
 
         if (!target_address(target, &addr, NULL))
                 return false;
-        snprintf(path, sizeof path, "%s%s", target->spec.prefix, search->question.path);
-        snprintf(headers, sizeof headers, "%s%s%sContent-Type: application/json\r\n",
-                 target->key ? "Authorization: Bearer " : "", target->key ? target->key : "",
-                 target->key ? "\r\n" : "");
-        asked->request = net_request_send(tokens->client, &spec);
+        if (target_request(target, search->question.path, NULL, true, &path, &headers)) {
+                spec.target = text_string(&path);
+                spec.headers = text_string(&headers);
+                asked->request = net_request_send(tokens->client, &spec);
+        }
+        text_free(&path);
+        text_free(&headers);
         if (!asked->request)
                 return false;
         snprintf(asked->name, sizeof asked->name, "%s", target->spec.name);

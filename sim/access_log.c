@@ -45,8 +45,7 @@ static bool take_digits(const char **at, unsigned count, char end, int *ret)
         return *(*at)++ == end;
 }
 
-/* "2026-02-28T23:59:50.123Z" */
-static bool parse_time(const char *text, double *ret)
+bool sim_access_time(const char *text, double *ret)
 {
         struct tm tm = {0};
         int milliseconds;
@@ -94,7 +93,7 @@ bool sim_access_parse(const char *line, size_t len, struct sim_access_line *ret)
                 .answered = end && strcmp(end, "finished") == 0 && status >= 200 && status < 300,
         };
         good = yyjson_is_obj(root) && end &&
-               parse_time(yyjson_get_str(yyjson_obj_get(root, "time")), &ret->end_s);
+               sim_access_time(yyjson_get_str(yyjson_obj_get(root, "time")), &ret->end_s);
         yyjson_doc_free(doc);
         return good;
 }

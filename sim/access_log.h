@@ -23,4 +23,7 @@ bool sim_access_is(const char *bytes, size_t len);
 /* False: not a line of an access log. *ret is written in any case. */
 KVR_MUST_USE bool sim_access_parse(const char *line, size_t len, struct sim_access_line *ret);
 
+/* "2026-02-28T23:59:50.123Z" in seconds since 1970; NULL is none. */
+bool sim_access_time(const char *text, double *ret);
+
 #endif

@@ -5,9 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <yyjson.h>
 #include <zlib.h>
+
+#include "access_log.h"
 
 #define FIRST_ROWS 1024u
 
@@ -74,37 +75,6 @@ static const char *word(yyjson_val *root, const char *key)
         return text ? text : "";
 }
 
-/* So many digits, and the character behind them. */
-static bool take_digits(const char **at, unsigned count, char end, int *ret)
-{
-        int value = 0;
-
-        for (; count; count--, (*at)++) {
-                if (**at < '0' || **at > '9')
-                        return false;
-                value = value * 10 + (**at - '0');
-        }
-        *ret = value;
-        return *(*at)++ == end;
-}
-
-/* "2026-02-28T23:59:50.123Z" */
-static bool parse_time(const char *text, double *ret)
-{
-        struct tm tm = {0};
-        int milliseconds;
-
-        if (!take_digits(&text, 4, '-', &tm.tm_year) || !take_digits(&text, 2, '-', &tm.tm_mon) ||
-            !take_digits(&text, 2, 'T', &tm.tm_mday) || !take_digits(&text, 2, ':', &tm.tm_hour) ||
-            !take_digits(&text, 2, ':', &tm.tm_min) || !take_digits(&text, 2, '.', &tm.tm_sec) ||
-            !take_digits(&text, 3, 'Z', &milliseconds))
-                return false;
-        tm.tm_year -= 1900;
-        tm.tm_mon--;
-        *ret = (double)timegm(&tm) + milliseconds / 1e3;
-        return true;
-}
-
 static bool parse_entry(yyjson_val *root, struct entry *ret)
 {
         double status = number(root, "status");
@@ -119,7 +89,7 @@ static bool parse_entry(yyjson_val *root, struct entry *ret)
                 .replica = word(root, "replica"),
                 .answered = strcmp(word(root, "end"), "finished") == 0 && status >= 200 && status < 300,
         };
-        return yyjson_is_obj(root) && parse_time(word(root, "time"), &ret->time_s);
+        return yyjson_is_obj(root) && sim_access_time(word(root, "time"), &ret->time_s);
 }
 
 static bool find_replica(struct reader *reader, const char *name, uint32_t *ret)

@@ -175,3 +175,11 @@ def test_the_clients_key_goes_along(fleet):
     answer = router.post(LOAD, {"lora_name": "ad1", "lora_path": "/ad1"}, [("Authorization", "Bearer mine")])
     assert answer.status == 200
     assert [r.header("authorization") for r in a.requests if r.path == LOAD] == ["Bearer mine"]
+
+
+def test_a_long_key_is_not_cut(fleet):
+    router, (a,), _ = start(fleet, 1)
+    key = "Bearer " + "k" * 9000
+    assert router.post(LOAD, {"lora_name": "ad1", "lora_path": "/ad1"}, [("Authorization", key)]).status == 200
+    assert [r.header("authorization") for r in a.requests if r.path == LOAD] == [key]
+    assert a.last().header("content-type") == "application/json"
