@@ -4,51 +4,23 @@
  * flat, and running out of memory at any place is a refusal after which all still works. Linked so that calls
  * of the allocator come here first.
  */
-#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 
 #include <cmocka.h>
 
+#include "alloc_test.h"
 #include "blocks_int.h"
 #include "blocks_test_util.h"
 
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t count, size_t size);
-void *__real_realloc(void *old, size_t size);
-int __real_posix_memalign(void **ret, size_t alignment, size_t size);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_realloc(void *old, size_t size);
-int __wrap_posix_memalign(void **ret, size_t alignment, size_t size);
-
 static unsigned calls, fail_at; /* calls of the allocator; the first that fails, 0 none */
 
-static bool admit(void)
+static bool alloc_admit(size_t size)
 {
+        (void)size;
         calls++;
         return !fail_at || calls < fail_at;
-}
-
-void *__wrap_malloc(size_t size)
-{
-        return admit() ? __real_malloc(size) : NULL;
-}
-
-void *__wrap_calloc(size_t count, size_t size)
-{
-        return admit() ? __real_calloc(count, size) : NULL;
-}
-
-void *__wrap_realloc(void *old, size_t size)
-{
-        return admit() ? __real_realloc(old, size) : NULL;
-}
-
-int __wrap_posix_memalign(void **ret, size_t alignment, size_t size)
-{
-        return admit() ? __real_posix_memalign(ret, alignment, size) : ENOMEM;
 }
 
 static struct text text;

@@ -3,54 +3,26 @@
  * Memory of what events add: a warm router decides without asking for any, and running out of it at any place is
  * a clean error after which everything still works. Linked so that calls of the allocator come here first.
  */
-#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 
 #include <cmocka.h>
 
+#include "alloc_test.h"
 #include "events_toy_test.h"
-
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t count, size_t size);
-void *__real_realloc(void *old, size_t size);
-int __real_posix_memalign(void **ret, size_t alignment, size_t size);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_realloc(void *old, size_t size);
-int __wrap_posix_memalign(void **ret, size_t alignment, size_t size);
 
 static bool counting;
 static unsigned calls;      /* of the allocator, while counting */
 static unsigned fail_first; /* the first call that fails; 0 none */
 
-static bool admit(void)
+static bool alloc_admit(size_t size)
 {
+        (void)size;
         if (!counting)
                 return true;
         calls++;
         return !fail_first || calls < fail_first;
-}
-
-void *__wrap_malloc(size_t size)
-{
-        return admit() ? __real_malloc(size) : NULL;
-}
-
-void *__wrap_calloc(size_t count, size_t size)
-{
-        return admit() ? __real_calloc(count, size) : NULL;
-}
-
-void *__wrap_realloc(void *old, size_t size)
-{
-        return admit() ? __real_realloc(old, size) : NULL;
-}
-
-int __wrap_posix_memalign(void **ret, size_t alignment, size_t size)
-{
-        return admit() ? __real_posix_memalign(ret, alignment, size) : ENOMEM;
 }
 
 static struct brain_fleet fleet;

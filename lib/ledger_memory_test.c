@@ -10,39 +10,18 @@
 
 #include <cmocka.h>
 
+#include "alloc_test.h"
 #include "ledger_test_util.h"
-
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t count, size_t size);
-void *__real_realloc(void *old, size_t size);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_realloc(void *old, size_t size);
 
 static unsigned calls;    /* of the allocator */
 static unsigned fails_at; /* the call that fails; 0 none */
 static size_t asked;      /* bytes */
 
-static bool admit(size_t size)
+static bool alloc_admit(size_t size)
 {
         calls++;
         asked += size;
         return calls != fails_at;
-}
-
-void *__wrap_malloc(size_t size)
-{
-        return admit(size) ? __real_malloc(size) : NULL;
-}
-
-void *__wrap_calloc(size_t count, size_t size)
-{
-        return admit(count * size) ? __real_calloc(count, size) : NULL;
-}
-
-void *__wrap_realloc(void *old, size_t size)
-{
-        return admit(size) ? __real_realloc(old, size) : NULL;
 }
 
 static void test_stated_memory(void **state)

@@ -5,39 +5,18 @@
  * first.
  */
 #include "lib/prompt_test_util.h"
-
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t count, size_t size);
-void *__real_realloc(void *old, size_t size);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_realloc(void *old, size_t size);
+#include "lib/alloc_test.h"
 
 static unsigned calls;      /* of the allocator */
 static size_t largest;      /* size asked for */
 static unsigned fail_after; /* the call that fails; 0 none */
 
-static bool admit(size_t size)
+static bool alloc_admit(size_t size)
 {
         calls++;
         if (size > largest)
                 largest = size;
         return !fail_after || calls != fail_after;
-}
-
-void *__wrap_malloc(size_t size)
-{
-        return admit(size) ? __real_malloc(size) : NULL;
-}
-
-void *__wrap_calloc(size_t count, size_t size)
-{
-        return admit(count * size) ? __real_calloc(count, size) : NULL;
-}
-
-void *__wrap_realloc(void *old, size_t size)
-{
-        return admit(size) ? __real_realloc(old, size) : NULL;
 }
 
 /* Bodies that use every buffer: tokens, carry, transcoding, keys, decoded strings. */

@@ -4,53 +4,25 @@
  * which everything still works. The test is linked so that the library's calls of the allocator come here
  * first.
  */
-#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 
 #include <cmocka.h>
 
+#include "alloc_test.h"
 #include "brain_test.h"
 #include "router_int.h"
-
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t count, size_t size);
-void *__real_realloc(void *old, size_t size);
-int __real_posix_memalign(void **ret, size_t alignment, size_t size);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_realloc(void *old, size_t size);
-int __wrap_posix_memalign(void **ret, size_t alignment, size_t size);
 
 static unsigned calls;      /* of the allocator */
 static unsigned fail_first; /* the first call that fails; 0 none */
 static unsigned fail_count; /* how many fail from there on */
 
-static bool admit(void)
+static bool alloc_admit(size_t size)
 {
+        (void)size;
         calls++;
         return !fail_first || calls < fail_first || calls - fail_first >= fail_count;
-}
-
-void *__wrap_malloc(size_t size)
-{
-        return admit() ? __real_malloc(size) : NULL;
-}
-
-void *__wrap_calloc(size_t count, size_t size)
-{
-        return admit() ? __real_calloc(count, size) : NULL;
-}
-
-void *__wrap_realloc(void *old, size_t size)
-{
-        return admit() ? __real_realloc(old, size) : NULL;
-}
-
-int __wrap_posix_memalign(void **ret, size_t alignment, size_t size)
-{
-        return admit() ? __real_posix_memalign(ret, alignment, size) : ENOMEM;
 }
 
 static struct brain_env env;
