@@ -2,6 +2,7 @@
 """Fixtures and hooks of every test that drives the real program. Every router that a test starts is checked on the way out: nothing booked, still
 alive, ends cleanly on SIGTERM, no sanitizer report."""
 import os
+import pathlib
 import resource
 
 import pytest
@@ -75,6 +76,15 @@ class Fleet:
             engine.close()
             problems += [f"{engine.name}: not HTTP: {e}" for e in engine.protocol_errors]
         assert not problems, "\n".join(problems)
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Where screenshots go; KVROUTE_PICTURES names a folder that keeps them."""
+    given = os.environ.get("KVROUTE_PICTURES")
+    path = pathlib.Path(given) if given else tmp_path_factory.mktemp("pictures")
+    path.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 @pytest.fixture

@@ -222,6 +222,11 @@ class Router:
             entries = entries["replicas"]
         return {entry["name"]: entry for entry in entries}
 
+    def ledger(self, by=None):
+        answer = self.admin_request("GET", "/kvroute/ledger" + (f"?by={by}" if by else ""))
+        assert answer.status == 200, answer
+        return answer.json
+
     def replica(self, which):
         return self.replicas()[which if isinstance(which, str) else which.name]
 

@@ -5,8 +5,6 @@ Pictures of it go to a directory of the test, or to KVROUTE_PICTURES.
 """
 import json
 import math
-import os
-import pathlib
 import re
 import signal
 import subprocess
@@ -69,7 +67,7 @@ def served():
                  for name, options in WORKLOADS.items()]
         assert [load.wait(60) for load in loads] == [0, 0, 0]
         router.wait_idle()
-        wait_for(lambda: ledger(router)["ledger"]["entries"] == 132, what="all booked")
+        wait_for(lambda: router.ledger()["ledger"]["entries"] == 132, what="all booked")
         yield router
         router.check_and_stop()
     finally:
@@ -88,20 +86,6 @@ def guarded(hub):
     router.terminate()
     assert router.wait_exit() == 0
     engine.close()
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    given = os.environ.get("KVROUTE_PICTURES")
-    path = pathlib.Path(given) if given else tmp_path_factory.mktemp("pictures")
-    path.mkdir(parents=True, exist_ok=True)
-    return path
-
-
-def ledger(router):
-    answer = router.admin_request("GET", "/kvroute/ledger")
-    assert answer.status == 200, answer
-    return answer.json
 
 
 def choose(page, name, value):
@@ -159,7 +143,7 @@ def test_figures_are_those_of_the_ledger(served, page):
     view = page(served)
     view.wait(SHOWN)
     choose(view, "window", "life")
-    truth = ledger(served)
+    truth = served.ledger()
     total = truth["accounts"]["all"][0]["windows"]["life"]
     assert total["requests"] == 132 and total["won_tokens"] > 0
 
@@ -237,7 +221,7 @@ def test_charts_are_drawn_and_told_in_words(served, page):
         assert len(view.run(f"document.querySelector('#{chart} canvas').getAttribute('aria-label')")) > 20
     view.run("document.querySelector('#curve summary').click()")
     view.wait("document.querySelectorAll('#curve tbody tr').length > 5")
-    points = ledger(served)["curve"]["1h"]["points"]
+    points = served.ledger()["curve"]["1h"]["points"]
     capacity = sum(e["capacity_tokens"] for e in served.replicas().values())
     (small, low), (large, high) = next(pair for pair in zip(points, points[1:]) if pair[0][0] <= capacity < pair[1][0])
     here = low + (high - low) * math.log(capacity / small) / math.log(large / small)
@@ -314,7 +298,7 @@ def test_families_are_called_as_the_configuration_does(fleet, page, tmp_path):
         system = {"role": "system", "content": text(3000, "dashboard-family")}
         assert router.chat([system, {"role": "user", "content": text(200)}]).status == 200
     router.wait_idle()
-    names = [a["name"] for a in wait_for(lambda: [a for a in ledger(router)["accounts"]["family"] if a["name"][0] != "("], what="a family")]
+    names = [a["name"] for a in wait_for(lambda: [a for a in router.ledger()["accounts"]["family"] if a["name"][0] != "("], what="a family")]
     file.write_text(f"families: {{ support-bot: {names[0]} }}\n")
     router.signal(signal.SIGHUP)
     view = page(router)
@@ -334,12 +318,12 @@ def test_a_policy_without_a_cache_is_not_praised(fleet, page):
     for prompt in prompts * 3:
         assert router.chat(prompt).status == 200
     router.wait_idle()
-    wait_for(lambda: (ledger(router)["shadow"] or {}).get("requests") == 24, 20, what="both sides booked")
+    wait_for(lambda: (router.ledger()["shadow"] or {}).get("requests") == 24, 20, what="both sides booked")
     view = page(router)
     view.wait(SHOWN)
     view.wait("!!document.querySelector('[data-tile=shadow]')")
     choose(view, "window", "life")
-    shadow = ledger(router)["shadow"]["accounts"]["all"][0]["windows"]["life"]
+    shadow = router.ledger()["shadow"]["accounts"]["all"][0]["windows"]["life"]
     assert float(view.run("document.querySelector('[data-tile=shadow]').dataset.value")) == pytest.approx(shadow["kv_hit_rate"])
     # More than what is in force, and no more than a hash of the beginning would have found.
     assert content(view, "#verdict strong") == "Hardly."

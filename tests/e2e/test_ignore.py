@@ -32,7 +32,7 @@ def spoilt(turn, conversation="one"):
 
 def ledger(router):
     router.wait_idle()
-    return router.admin_request("GET", "/kvroute/ledger").json
+    return router.ledger()
 
 
 def sums(router):

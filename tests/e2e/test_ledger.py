@@ -16,9 +16,7 @@ def life(account):
 
 def ledger(router, by=None):
     router.wait_idle()
-    answer = router.admin_request("GET", "/kvroute/ledger" + (f"?by={by}" if by else ""))
-    assert answer.status == 200, answer
-    return answer.json
+    return router.ledger(by)
 
 
 def named(accounts):

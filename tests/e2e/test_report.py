@@ -4,8 +4,6 @@
 Pictures of the page go to a directory of the test, or to KVROUTE_PICTURES.
 """
 import json
-import os
-import pathlib
 import re
 import subprocess
 
@@ -37,7 +35,7 @@ def served():
                  for name, options in WORKLOADS.items()]
         assert [load.wait(90) for load in loads] == [0, 0, 0]
         router.wait_idle()
-        wait_for(lambda: ledger(router)["ledger"]["entries"] == REQUESTS, what="all booked")
+        wait_for(lambda: router.ledger()["ledger"]["entries"] == REQUESTS, what="all booked")
         yield router
         router.check_and_stop()
     finally:
@@ -45,20 +43,6 @@ def served():
         mocks.terminate()
         mocks.wait(10)
         mocks.stderr.close()
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    given = os.environ.get("KVROUTE_PICTURES")
-    path = pathlib.Path(given) if given else tmp_path_factory.mktemp("pictures")
-    path.mkdir(parents=True, exist_ok=True)
-    return path
-
-
-def ledger(router):
-    answer = router.admin_request("GET", "/kvroute/ledger")
-    assert answer.status == 200, answer
-    return answer.json
 
 
 def report(*args, **more):
@@ -73,7 +57,7 @@ def life(accounts):
 
 def test_figures_are_the_admin_apis(served):
     seen = json.loads(report(served.admin_url, "--json", "--price", "2.5"))
-    page = ledger(served)
+    page = served.ledger()
     assert seen["policy"] == "kv" and seen["window"] == "life"
     for kind, key in [("workload", "workloads"), ("family", "families"), ("replica", "replicas")]:
         told = life(page["accounts"][kind])
@@ -202,7 +186,7 @@ def test_unknown_stays_unknown(fleet):
     for _ in range(5):
         router.chat(prompt)
     router.wait_idle()
-    wait_for(lambda: ledger(router)["ledger"]["entries"] == 5, what="all booked")
+    wait_for(lambda: router.ledger()["ledger"]["entries"] == 5, what="all booked")
     seen = json.loads(report(router.admin_url, "--json", "--min-requests", "5"))
     assert seen["all"]["observed_share"] is None and seen["all"]["predicted_share"] is None
     out = report(router.admin_url, "--min-requests", "5")
@@ -214,7 +198,7 @@ def test_another_policy_is_not_judged(fleet):
     for _ in range(6):
         router.chat(text(3000))
     router.wait_idle()
-    wait_for(lambda: ledger(router)["ledger"]["entries"] == 6, what="all booked")
+    wait_for(lambda: router.ledger()["ledger"]["entries"] == 6, what="all booked")
     seen = json.loads(report(router.admin_url, "--json", "--min-requests", "6"))
     assert seen["verdict"]["by_work"] == "unknown" and seen["policy"] == "round_robin"
     assert "this router runs round_robin" in seen["verdict"]["words"]
@@ -228,9 +212,9 @@ def test_a_shadow_is_judged(fleet):
         for prompt in prompts:
             assert router.chat(prompt).status == 200
     router.wait_idle()
-    wait_for(lambda: (ledger(router)["shadow"] or {}).get("requests") == 32, what="both sides booked", timeout=20)
+    wait_for(lambda: (router.ledger()["shadow"] or {}).get("requests") == 32, what="both sides booked", timeout=20)
     seen = json.loads(report(router.admin_url, "--json", "--min-requests", "32"))
-    shadow = ledger(router)["shadow"]
+    shadow = router.ledger()["shadow"]
     assert seen["shadow"] is True and seen["policy"] == "round_robin" and seen["verdict"]["by_work"] != "unknown"
     rules = {rule["rule"]: rule for rule in seen["rules"]}
     assert set(rules) == {"kv", "round_robin", "least_tokens", "prefix_hash"}
