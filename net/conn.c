@@ -160,7 +160,7 @@ static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *ret)
         size_t len = 0;
 
         (void)suggested;
-        if (!conn->reading) { /* libuv then reads nothing and calls on_read with an error */
+        if (!conn->reading || conn->enough) { /* libuv then reads nothing and calls on_read with an error */
                 *ret = uv_buf_init(NULL, 0);
                 return;
         }
@@ -184,11 +184,17 @@ static void on_read(uv_stream_t *stream, ssize_t got, const uv_buf_t *buf)
         struct net_conn *conn = stream->data;
 
         if (got > 0) {
+                conn->full = (size_t)got == buf->len;
                 conn->ops->on_data(conn, buf->base, (size_t)got);
                 return;
         }
         if (got == 0) /* EAGAIN */
                 return;
+        if (got == UV_ENOBUFS && conn->enough) {
+                conn->enough = false;
+                if (conn->reading)
+                        return;
+        }
         disarm(conn);
         if (!conn->reading) { /* nothing was taken from the socket: it comes again when reading starts */
                 if (conn->ops->on_moved)

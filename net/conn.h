@@ -69,6 +69,8 @@ struct net_conn {
         bool writing; /* write_req is in use */
         bool reading;
         bool armed; /* libuv reads: it is told to stop only when input comes that nobody wants */
+        bool full;   /* the last read filled its buffer, so libuv will look for more */
+        bool enough; /* net_read_enough */
         bool closing;
         bool ended;
         char *out; /* bytes behind those that write_req writes */
@@ -95,6 +97,14 @@ KVR_MUST_USE struct net_conn *net_connect(struct net_loop *loop, const struct so
 /* Starts and stops reading. Accepted and connected connections do not read until told to. */
 void net_read_start(struct net_conn *conn);
 void net_read_stop(struct net_conn *conn);
+/*
+ * In on_data: all that is expected for now has come, so that a buffer that was filled to its end is no reason to
+ * ask the socket again at once. Reading goes on, with the next event.
+ */
+static inline void net_read_enough(struct net_conn *conn)
+{
+        conn->enough = conn->full;
+}
 
 /*
  * Writes all buffers in order: at once what the socket takes, the rest is copied and written later.

@@ -16,6 +16,9 @@ struct end {
         uint64_t sum;
         int ends, drains, connects, moves, last_error;
         bool close_on_data;
+        bool enough_on_data;
+        size_t buffer; /* bytes that on_alloc gives, 0: those of the loop */
+        char room[8];
 };
 
 static void on_data(struct net_conn *conn, char *data, size_t len)
@@ -25,6 +28,8 @@ static void on_data(struct net_conn *conn, char *data, size_t len)
         end->got += len;
         for (size_t i = 0; i < len; i++)
                 end->sum = end->sum * 31 + (unsigned char)data[i];
+        if (end->enough_on_data)
+                net_read_enough(conn);
         if (end->close_on_data) {
                 end->conn = NULL;
                 net_close(conn);
@@ -57,7 +62,16 @@ static void on_moved(struct net_conn *conn)
         ((struct end *)conn->owner)->moves++;
 }
 
+static void on_alloc(struct net_conn *conn, char **ret_data, size_t *ret_len)
+{
+        struct end *end = conn->owner;
+
+        *ret_data = end->room;
+        *ret_len = end->buffer;
+}
+
 static const struct net_ops ops = {.on_data = on_data,
+                                   .on_alloc = on_alloc,
                                    .on_end = on_end,
                                    .on_drain = on_drain,
                                    .on_connect = on_connect,
@@ -276,6 +290,67 @@ static void what_comes_while_nobody_reads_is_told(void **state)
         assert_int_equal(pair->server.ends, 0);
 }
 
+static bool something_there(struct pair *pair)
+{
+        return pair->server.got > 0;
+}
+
+static bool ten_there(struct pair *pair)
+{
+        return pair->server.got == 10;
+}
+
+static bool ended(struct pair *pair)
+{
+        return pair->server.ends > 0;
+}
+
+/* A buffer that was filled is followed by another look at the socket, unless the owner has enough; the rest comes
+ * with the next event, and so does the end. */
+static void enough_is_one_read_an_event(void **state)
+{
+        struct pair *pair = *state;
+        uv_buf_t ten = uv_buf_init((char *)(uintptr_t) "0123456789", 10);
+
+        pair->server.buffer = 5;
+        net_read_start(pair->server.conn);
+        assert_int_equal(net_write(pair->client.conn, &ten, 1), 0);
+        turn_until(pair, something_there);
+        assert_int_equal(pair->server.got, 10);
+
+        pair->server.got = 0;
+        pair->server.enough_on_data = true;
+        assert_int_equal(net_write(pair->client.conn, &ten, 1), 0);
+        turn_until(pair, something_there);
+        assert_int_equal(pair->server.got, 5);
+        turn_until(pair, ten_there);
+
+        net_close(pair->client.conn);
+        pair->client.conn = NULL;
+        turn_until(pair, ended);
+        assert_int_equal(pair->server.last_error, 0);
+}
+
+/* Nobody reads when the look is left out: what came then is told as ever. */
+static void enough_and_stop_is_a_stop(void **state)
+{
+        struct pair *pair = *state;
+        uv_buf_t ten = uv_buf_init((char *)(uintptr_t) "0123456789", 10);
+
+        pair->server.buffer = 5;
+        pair->server.enough_on_data = true;
+        net_read_start(pair->server.conn);
+        assert_int_equal(net_write(pair->client.conn, &ten, 1), 0);
+        turn_until(pair, something_there);
+        net_read_stop(pair->server.conn);
+        for (int i = 0; i < 5; i++)
+                uv_run(&pair->loop.uv, UV_RUN_NOWAIT);
+        assert_int_equal(pair->server.got, 5);
+        assert_int_equal(pair->server.moves, 1);
+        net_read_start(pair->server.conn);
+        turn_until(pair, ten_there);
+}
+
 static void refused_connections_are_reported_later(void **state)
 {
         struct pair *pair = *state;
@@ -345,6 +420,8 @@ int main(void)
                 WITH_PAIR(stale_is_told_without_reading),
                 WITH_PAIR(stopping_takes_nothing_from_the_socket),
                 WITH_PAIR(what_comes_while_nobody_reads_is_told),
+                WITH_PAIR(enough_is_one_read_an_event),
+                WITH_PAIR(enough_and_stop_is_a_stop),
                 WITH_PAIR(refused_connections_are_reported_later),
                 WITH_PAIR(deadlines_expire_in_order),
         };

@@ -474,6 +474,8 @@ static size_t body_feed(struct client *client, char *data, size_t len)
                         take = (size_t)exchange->body_left;
                 if (in_place) {
                         exchange->body.len += take;
+                        if (take == (uint64_t)exchange->body_left)
+                                net_read_enough(client->conn);
                 } else if (body_room(exchange, take)) {
                         text_add(&exchange->body, data, take);
                 } else {
