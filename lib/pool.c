@@ -41,22 +41,18 @@ void kvr__pool_fini(struct kvr__pool *pool)
         *pool = (struct kvr__pool){0};
 }
 
-/*
- * Aligned to cache lines. The content stays undefined, so that no memory is touched before it is used. Large
- * ones ask for huge pages: access is random, and with small pages most of its time would go into their
- * translation.
- */
-static void *segment_new(uint64_t bytes)
+/* Where access is random, most of its time would go into the translation of small pages. */
+void *kvr__pages_new(uint64_t bytes)
 {
-        void *segment;
+        void *pages;
 
-        if (posix_memalign(&segment, bytes < HUGE_BYTES ? LINE_BYTES : HUGE_BYTES, bytes))
+        if (posix_memalign(&pages, bytes < HUGE_BYTES ? LINE_BYTES : HUGE_BYTES, bytes))
                 return NULL;
 #ifdef MADV_HUGEPAGE
         if (bytes >= HUGE_BYTES)
-                (void)madvise(segment, bytes, MADV_HUGEPAGE);
+                (void)madvise(pages, bytes, MADV_HUGEPAGE);
 #endif
-        return segment;
+        return pages;
 }
 
 bool kvr__pool_grow(struct kvr__pool *pool)
@@ -67,7 +63,7 @@ bool kvr__pool_grow(struct kvr__pool *pool)
 
         if (pool->segment_count == pool->segment_max || budget->bytes + bytes > limit)
                 return false;
-        unsigned char *segment = segment_new(bytes);
+        unsigned char *segment = kvr__pages_new(bytes);
 
         if (!segment)
                 return false;

@@ -41,6 +41,12 @@ KVR_MUST_USE bool kvr__pool_init(struct kvr__pool *pool, struct kvr__budget *bud
                                  size_t segment_bytes, bool vital);
 void kvr__pool_fini(struct kvr__pool *pool);
 
+/*
+ * Memory that is accessed here and there, aligned to cache lines, with undefined content, so that none of it is
+ * touched before it is used; large ones ask for huge pages. Ends with free(). NULL: none.
+ */
+KVR_MUST_USE void *kvr__pages_new(uint64_t bytes);
+
 /* Grows by one segment; false when budget or memory is spent. */
 KVR_MUST_USE bool kvr__pool_grow(struct kvr__pool *pool);
 

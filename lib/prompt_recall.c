@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/pool.h"
+
 #define ENTRY_ALIGN 16u
 #define ENTRY_LINES 6u /* cache lines of an entry that are asked for when it is found */
 
@@ -102,7 +104,7 @@ static struct kvr__recall_entry *take(struct kvr__recall *recall, const struct k
         struct kvr__recall_slot *slot = &set[*turn];
 
         if (!recall->ring) {
-                recall->ring = malloc(KVR__RECALL_RING_BYTES);
+                recall->ring = kvr__pages_new(KVR__RECALL_RING_BYTES);
                 if (!recall->ring)
                         return NULL;
         }
