@@ -37,6 +37,7 @@ LIBCLANG_RT|dpkg
 clang-tidy|cmd:clang-tidy
 clang-format|cmd:clang-format
 cppcheck|cmd:cppcheck
+curl|cmd:curl
 python3-pytest|dpkg
 python3-pytest-xdist|dpkg
 python3-msgpack|dpkg

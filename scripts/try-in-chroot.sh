@@ -90,6 +90,10 @@ mounted="$root/proc"
 # The root has device nodes of its own (debootstrap makes them); the outer /dev stays out of it.
 mkdir -p "$root/dev/shm"
 mount -t tmpfs tmpfs "$root/dev/shm" && mounted="$root/dev/shm $mounted"
+# Terminals of its own, for the tests that need one.
+mkdir -p "$root/dev/pts"
+mount -t devpts -o newinstance,ptmxmode=0666,mode=0620 devpts "$root/dev/pts" && mounted="$root/dev/pts $mounted"
+ln -sfn pts/ptmx "$root/dev/ptmx"
 
 [ $# -gt 0 ] || set -- sh -c 'make build && ls -l build/kvroute && scripts/test.py unit arch install'
 env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \

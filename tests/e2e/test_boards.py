@@ -107,13 +107,16 @@ def tools():
     found = {name: str(CACHE / "usr" / "bin" / name) for name in found}
     if not all(os.access(path, os.X_OK) for path in found.values()):
         CACHE.mkdir(parents=True, exist_ok=True)
-        try:
-            subprocess.run(["apt-get", "-q", "download", "prometheus"], cwd=CACHE, check=True, capture_output=True, timeout=120)
-            package = next(CACHE.glob("prometheus_*.deb"))
-            subprocess.run(["dpkg-deb", "-x", package, CACHE], check=True, capture_output=True, timeout=120)
-            package.unlink()
-        except (OSError, subprocess.SubprocessError, StopIteration) as error:
-            pytest.skip(f"no prometheus here, and apt-get does not give one: {error}")
+        for name, path in found.items():  # one package on Debian 12, two on 13
+            if os.access(path, os.X_OK):
+                continue
+            try:
+                subprocess.run(["apt-get", "-q", "download", name], cwd=CACHE, check=True, capture_output=True, timeout=120)
+                package = next(CACHE.glob(f"{name}_*.deb"))
+                subprocess.run(["dpkg-deb", "-x", package, CACHE], check=True, capture_output=True, timeout=120)
+                package.unlink()
+            except (OSError, subprocess.SubprocessError, StopIteration) as error:
+                pytest.skip(f"no {name} here, and apt-get does not give one: {error}")
     return found
 
 
