@@ -9,8 +9,8 @@
 #define SEGMENT_MIN      8192
 #define SEGMENT_MAX      (4U << 20)
 #define SEGMENTS_PER_CAP 64   /* a pool grows by this part of the cap */
-#define BYTES_PER_EXTENT 6144 /* nodes and handles of what one extent of the table of keys holds take more */
-#define RECLAIM_OPEN     4096 /* the same, when all lanes' numbers are taken */
+#define BYTES_PER_EXTENT 5120 /* an extent of the table of keys, its nodes and their handles take more */
+#define RECLAIM_OPEN     4096 /* BLOCK_RECLAIM_STEP, when all lanes' numbers are taken */
 
 /* ---- life ---- */
 
@@ -198,19 +198,48 @@ static void count_forget(struct kvr__blocks_table *table, uint64_t hash)
 
 /* ---- what a lane holds ---- */
 
-/* A handle that was taken out of the lane's table: what it stood for is held by it no longer. */
-void kvr__block_handle_end(struct kvr__blocks *blocks, uint16_t lane, uint32_t handle_low, uint32_t handle)
+/* What is counted beyond the first is so no longer. True when the lane holds the node still, by another handle. */
+static bool counts_end(struct kvr__blocks *blocks, uint16_t lane, uint32_t handle_low, uint32_t handle)
 {
         uint32_t node = handle & ~BLOCK_COPIED, left;
 
         if (handle & BLOCK_COPIED)
                 count_forget(&blocks->copies, block_lane_hash(blocks, lane, handle_low, node));
-        if (blocks->aliases.items &&
-            count_down(&blocks->aliases, block_lane_hash(blocks, lane, 0, node), &left))
+        return blocks->aliases.items &&
+               count_down(&blocks->aliases, block_lane_hash(blocks, lane, 0, node), &left);
+}
+
+void kvr__block_handle_end(struct kvr__blocks *blocks, uint16_t lane, uint32_t handle_low, uint32_t handle)
+{
+        if (counts_end(blocks, lane, handle_low, handle))
                 return;
-        kvr__block_holder_drop(blocks, node, lane);
-        if (kvr__block_node_empty(blocks, node))
-                kvr__block_node_drop(blocks, node);
+        if (kvr__block_holder_drop(blocks, handle & ~BLOCK_COPIED, lane))
+                kvr__block_node_drop(blocks, handle & ~BLOCK_COPIED);
+}
+
+/* False when more than this lane and this line of the table of keys have to do with it; nothing is done then. */
+static inline bool node_end_quickly(struct kvr__blocks *blocks, uint16_t lane, uint32_t number,
+                                    uint64_t key_hash, struct kvr__places *line)
+{
+        struct block_node *node = block_node_at(blocks, number);
+        uint64_t only = 1ULL << (lane % 64), item = kvr__item_of(key_hash) | number;
+        uint32_t word = atomic_load_explicit(&node->state, memory_order_relaxed) & BLOCK_WORD_MASK, room;
+
+        if (word != lane / 64U || atomic_load_explicit(&node->bits, memory_order_relaxed) != only ||
+            atomic_load_explicit(&node->more, memory_order_relaxed))
+                return false;
+        uint32_t hits = kvr__line_hits_own(line, (uint32_t)key_hash, &room);
+
+        if (!hits)
+                return false;
+        _Atomic uint64_t *place = &line->items[__builtin_ctz(hits)];
+
+        if (atomic_load_explicit(place, memory_order_relaxed) != item)
+                return false;
+        atomic_store_explicit(&node->bits, 0, memory_order_release);
+        kvr__blocks_table_take(&blocks->by_key, line, place);
+        kvr__block_node_give(blocks, number);
+        return true;
 }
 
 /* ---- removing ---- */
@@ -219,9 +248,13 @@ void kvr__block_handle_end(struct kvr__blocks *blocks, uint16_t lane, uint32_t h
  * will be needed. */
 struct removal {
         uint32_t count;
+        uint32_t handle_changes, key_changes; /* of the tables, when the lines were found */
         uint64_t hashes[BLOCK_GROUP];
+        struct kvr__places *lines[BLOCK_GROUP];
         _Atomic uint64_t *places[BLOCK_GROUP]; /* of the handles; NULL: not found */
         uint64_t items[BLOCK_GROUP];
+        uint64_t key_hashes[BLOCK_GROUP];
+        struct kvr__places *key_lines[BLOCK_GROUP]; /* NULL: not asked for */
 };
 
 struct remove {
@@ -235,72 +268,99 @@ struct remove {
 
 static void removal_prepare(struct remove *remove, struct removal *group)
 {
+        struct kvr__aim aim = kvr__aim_of(remove->handles);
+
         group->count = remove->left < BLOCK_GROUP ? remove->left : BLOCK_GROUP;
+        group->handle_changes = kvr__blocks_table_changes(remove->handles);
         remove->left -= group->count;
         for (uint32_t i = 0; i < group->count; i++) {
                 group->hashes[i] = block_handle_hash(remove->blocks, *remove->hashes++);
-                kvr__blocks_table_prefetch(remove->handles, group->hashes[i]);
+                group->lines[i] = kvr__aim_line(&aim, group->hashes[i]);
+                KVR__PREFETCH_MANY(group->lines[i]);
         }
 }
 
 static void removal_touch(const struct remove *remove, struct removal *group)
 {
-        for (uint32_t i = 0; i < group->count; i++) {
-                struct kvr__blocks_walk walk = kvr__blocks_walk_own(remove->handles, group->hashes[i]);
+        struct kvr__blocks_spot spot;
 
-                group->places[i] = kvr__blocks_walk_next(&walk);
-                group->items[i] = walk.item;
+        for (uint32_t i = 0; i < group->count; i++) {
+                group->places[i] = kvr__blocks_table_find_in(remove->handles, group->lines[i],
+                                                             group->hashes[i], &group->items[i], &spot);
                 if (group->places[i])
-                        __builtin_prefetch(block_node_at(remove->blocks, block_handle_node(walk.item)), 1);
+                        __builtin_prefetch(block_node_at(remove->blocks, block_handle_node(group->items[i])),
+                                           1);
         }
 }
 
-static void removal_touch_keys(const struct remove *remove, const struct removal *group)
+static void removal_touch_keys(const struct remove *remove, struct removal *group)
 {
+        struct kvr__blocks *blocks = remove->blocks;
+        struct kvr__aim aim = kvr__aim_of(&blocks->by_key);
+
+        group->key_changes = kvr__blocks_table_changes(&blocks->by_key);
         for (uint32_t i = 0; i < group->count; i++) {
+                group->key_lines[i] = NULL;
                 if (!group->places[i])
                         continue;
-                const struct block_node *node =
-                        block_node_at(remove->blocks, block_handle_node(group->items[i]));
+                const struct block_node *node = block_node_at(blocks, block_handle_node(group->items[i]));
                 uint64_t bits = atomic_load_explicit(&node->bits, memory_order_relaxed);
 
                 /* The last holder's going takes the node out of its line. */
-                if (!(bits & (bits - 1)))
-                        kvr__blocks_table_prefetch(
-                                &remove->blocks->by_key,
-                                block_key_hash(remove->blocks,
-                                               atomic_load_explicit(&node->key, memory_order_relaxed)));
+                if (bits & (bits - 1))
+                        continue;
+                uint64_t key = atomic_load_explicit(&node->key, memory_order_relaxed);
+
+                group->key_hashes[i] = block_key_hash(blocks, key);
+                group->key_lines[i] = kvr__aim_line(&aim, group->key_hashes[i]);
+                KVR__PREFETCH_MANY(group->key_lines[i]);
         }
 }
 
-static void step_remove(const struct remove *remove, const struct removal *group, uint32_t i)
+/* One copy is removed and the block stays. */
+static bool copy_remove(const struct remove *remove, uint64_t hash, uint64_t item, _Atomic uint64_t *place)
+{
+        uint32_t left;
+
+        if (!count_down(
+                    &remove->blocks->copies,
+                    block_lane_hash(remove->blocks, remove->lane, (uint32_t)hash, block_handle_node(item)),
+                    &left))
+                return false;
+        if (!left)
+                atomic_store_explicit(place, item & ~(uint64_t)BLOCK_COPIED, memory_order_relaxed);
+        remove->account->copies_removed++;
+        return true;
+}
+
+static inline void step_remove(const struct remove *remove, const struct removal *group, uint32_t i)
 {
         struct kvr__blocks *blocks = remove->blocks;
         uint64_t hash = group->hashes[i], item = group->items[i];
         _Atomic uint64_t *place = group->places[i];
-        uint32_t left;
+        struct kvr__places *line = group->lines[i], *key_line = group->key_lines[i];
 
-        if (!place || atomic_load_explicit(place, memory_order_relaxed) != item) {
-                struct kvr__blocks_walk walk = kvr__blocks_walk_own(remove->handles, hash);
+        if (group->handle_changes != kvr__blocks_table_changes(remove->handles) || !place ||
+            atomic_load_explicit(place, memory_order_relaxed) != item) {
+                struct kvr__blocks_spot spot;
 
-                place = kvr__blocks_walk_next(&walk);
-                item = walk.item;
+                line = kvr__blocks_table_line(remove->handles, hash);
+                place = kvr__blocks_table_find_in(remove->handles, line, hash, &item, &spot);
+                key_line = NULL;
         }
         if (!place) {
                 remove->account->unknown++;
                 return;
         }
-        uint32_t handle = kvr__item_number(item), node = handle & ~BLOCK_COPIED;
+        uint32_t handle = kvr__item_number(item);
 
-        if (handle & BLOCK_COPIED &&
-            count_down(&blocks->copies, block_lane_hash(blocks, remove->lane, (uint32_t)hash, node), &left)) {
-                if (!left)
-                        atomic_store_explicit(place, item & ~(uint64_t)BLOCK_COPIED, memory_order_relaxed);
-                remove->account->copies_removed++;
+        if (handle & BLOCK_COPIED && copy_remove(remove, hash, item, place))
                 return;
-        }
-        kvr__blocks_table_remove(remove->handles, hash, place);
-        kvr__block_handle_end(blocks, remove->lane, (uint32_t)hash, handle);
+        kvr__blocks_table_take(remove->handles, line, place);
+        if (handle & BLOCK_COPIED || blocks->aliases.items || !key_line ||
+            group->key_changes != kvr__blocks_table_changes(&blocks->by_key) ||
+            !node_end_quickly(blocks, remove->lane, handle, group->key_hashes[i], key_line))
+                kvr__block_handle_end(blocks, remove->lane, (uint32_t)hash, handle);
         blocks->holders--;
         remove->account->removed++;
 }
@@ -315,6 +375,10 @@ void kvr__blocks_remove(struct kvr__blocks *blocks, uint16_t lane, const uint64_
         uint32_t now = 0;
 
         kvr__blocks_reclaim(blocks, BLOCK_RECLAIM_STEP);
+        if (!remove.handles->items) {
+                account->unknown += count;
+                return;
+        }
         removal_prepare(&remove, &groups[0]);
         removal_touch(&remove, &groups[0]);
         removal_prepare(&remove, &groups[1]);

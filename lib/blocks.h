@@ -15,7 +15,7 @@
  * writer; what changes under them they may miss, but what they report as held was held at some moment of the
  * call. Memory, tables included, stays below a cap; at the cap stores are refused and counted.
  *
- * Memory: a block has a node of 24 bytes and some 15 in the table of keys, and each lane that holds it some 15
+ * Memory: a block has a node of 24 bytes and some 21 in the table of keys, and each lane that holds it some 18
  * for its handle.
  *
  * A handle keeps 36 bits of its engine's hash. In a lane of n blocks a new one is taken for another about once

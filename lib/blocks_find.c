@@ -59,20 +59,43 @@ struct probe {
         uint64_t hash;
 };
 
+/* What the line of a probe's key says of it; most likely the node, or 0. */
+static inline uint32_t line_node(const struct kvr__blocks_table *by_key, const struct kvr__places *line,
+                                 uint64_t hash)
+{
+        uint32_t hits = kvr__line_hits(line, (uint32_t)hash);
+
+        if (hits) {
+                uint64_t item = atomic_load_explicit(&line->items[__builtin_ctz(hits)], memory_order_acquire);
+
+                if ((item & ~(uint64_t)KVR__NUMBER_MAX) == kvr__item_of(hash))
+                        return kvr__item_number(item);
+        } else if (!kvr__is_link(atomic_load_explicit(&line->items[KVR__LINK_PLACE], memory_order_acquire))) {
+                return 0;
+        }
+        struct kvr__blocks_walk walk = kvr__blocks_walk_begin(by_key, hash);
+
+        return kvr__blocks_walk_next(&walk) ? kvr__item_number(walk.item) : 0;
+}
+
 static void probes_find(const struct reader *reader, struct probe *probes, uint32_t count)
 {
         const struct kvr__blocks *blocks = reader->blocks;
+        struct kvr__aim aim = kvr__aim_of(&blocks->by_key);
+        const struct kvr__places *lines[FAN + 1];
 
         for (uint32_t i = 0; i < count; i++) {
+                probes[i].node = 0;
                 probes[i].hash = block_key_hash(blocks, reader->keys[probes[i].at]);
-                kvr__blocks_table_prefetch(&blocks->by_key, probes[i].hash);
+                if (!aim.count)
+                        continue;
+                lines[i] = kvr__aim_line(&aim, probes[i].hash);
+                KVR__PREFETCH_MANY(lines[i]);
         }
-        for (uint32_t i = 0; i < count; i++) {
-                struct kvr__blocks_walk walk = kvr__blocks_walk_begin(&blocks->by_key, probes[i].hash);
-
-                probes[i].node = kvr__blocks_walk_next(&walk) ? kvr__item_number(walk.item) : 0;
+        for (uint32_t i = 0; i < count && aim.count; i++) {
+                probes[i].node = line_node(&blocks->by_key, lines[i], probes[i].hash);
                 if (probes[i].node)
-                        __builtin_prefetch(block_node_at(blocks, probes[i].node));
+                        KVR__PREFETCH_MANY(block_node_at(blocks, probes[i].node));
         }
 }
 
@@ -112,11 +135,17 @@ static void set_divide(uint64_t *set, const uint64_t *kept, uint64_t *gone, uint
         *ret_any_left = all_left != 0;
 }
 
+static inline void word_assign(struct reader *reader, uint32_t word, uint64_t bits, uint32_t depth)
+{
+        for (; bits; bits &= bits - 1)
+                reader->depth[word * 64 + (uint32_t)__builtin_ctzll(bits)] = depth;
+}
+
 static void depth_assign(struct reader *reader, const uint64_t *set, uint32_t depth)
 {
         for (uint32_t w = 0; w < reader->words; w++)
-                for (uint64_t bits = set[w]; bits; bits &= bits - 1)
-                        reader->depth[w * 64 + (uint32_t)__builtin_ctzll(bits)] = depth;
+                /* NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage): all words were filled in */
+                word_assign(reader, w, set[w], depth);
 }
 
 static uint32_t step_of(uint32_t count)
@@ -265,9 +294,9 @@ void kvr__blocks_depths(const struct kvr__blocks *blocks, const struct kvr__chai
 
         for (uint32_t w = 0; w < words; w++) {
                 room[w] = want[w] & atomic_load_explicit(&blocks->open[w], memory_order_acquire);
+                word_assign(&reader, w, want[w] & ~room[w], 0);
                 any |= room[w];
         }
-        depth_assign(&reader, want, 0);
         struct part all = {room, 0, 0, chain->count, 0};
 
         if (any)

@@ -171,15 +171,22 @@ void kvr__blocks_figures_tell(struct kvr__blocks *blocks);
 uint32_t kvr__block_node_find(const struct kvr__blocks *blocks, uint64_t key, uint64_t hash);
 /* A node that this lane holds, not in the table of keys yet; 0 when there is no room. */
 uint32_t kvr__block_node_new(struct kvr__blocks *blocks, uint64_t key, uint16_t lane);
-/* Gives a node back that never was in the table. */
-void kvr__block_node_give(struct kvr__blocks *blocks, uint32_t number);
+/* Gives a node back that is not in the table. */
+static inline void kvr__block_node_give(struct kvr__blocks *blocks, uint32_t number)
+{
+        /* In the place of the key, and no key is that small: a reader that was here before must not take it
+         * for a chunk. */
+        atomic_store_explicit(&block_node_at(blocks, number)->key, blocks->node_free, memory_order_release);
+        blocks->node_free = number;
+        blocks->nodes_free++;
+}
 /* Gives a node without holders back. */
 void kvr__block_node_drop(struct kvr__blocks *blocks, uint32_t number);
-bool kvr__block_node_empty(const struct kvr__blocks *blocks, uint32_t number);
 
 enum block_holder { BLOCK_HOLDER_NEW, BLOCK_HOLDER_KNOWN, BLOCK_HOLDER_NO_ROOM };
 enum block_holder kvr__block_holder_add(struct kvr__blocks *blocks, uint32_t number, uint16_t lane);
-void kvr__block_holder_drop(struct kvr__blocks *blocks, uint32_t number, uint16_t lane);
+/* True when the node has no holders any more. */
+bool kvr__block_holder_drop(struct kvr__blocks *blocks, uint32_t number, uint16_t lane);
 bool kvr__block_holder_is(const struct kvr__blocks *blocks, uint32_t number, uint16_t lane);
 
 /* For readers. ret = set ∩ holders of the node; false when the node is, or meanwhile became, another key's. */

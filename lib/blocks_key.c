@@ -10,7 +10,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#define ODD 0x9e3779b97f4a7c15ULL
+#define ODD          0x9e3779b97f4a7c15ULL
+#define USUAL_TOKENS 16
 
 /* A number that small would be taken for a free node's. */
 static inline uint64_t key_of(uint64_t hash)
@@ -31,8 +32,9 @@ uint64_t kvr__chain_root(struct kvr_slice adapter, struct kvr_slice salt, uint32
         return key_of(XXH3_64bits(frame, sizeof(frame)));
 }
 
-__attribute__((flatten)) uint64_t kvr__chain_run(uint64_t key, const uint32_t *ids, uint32_t tokens,
-                                                 uint32_t count, const uint64_t *extra, uint64_t *ret_keys)
+static inline __attribute__((always_inline)) uint64_t run_of(uint64_t key, const uint32_t *ids,
+                                                             uint32_t tokens, uint32_t count,
+                                                             const uint64_t *extra, uint64_t *ret_keys)
 {
         uint64_t size = tokens * ODD;
 
@@ -47,6 +49,15 @@ __attribute__((flatten)) uint64_t kvr__chain_run(uint64_t key, const uint32_t *i
                 ret_keys[i] = key;
         }
         return key;
+}
+
+/* For the size that is most usual the compiler knows what hashing comes to. */
+__attribute__((flatten)) uint64_t kvr__chain_run(uint64_t key, const uint32_t *ids, uint32_t tokens,
+                                                 uint32_t count, const uint64_t *extra, uint64_t *ret_keys)
+{
+        if (tokens == USUAL_TOKENS && !extra)
+                return run_of(key, ids, USUAL_TOKENS, count, NULL, ret_keys);
+        return run_of(key, ids, tokens, count, extra, ret_keys);
 }
 
 uint64_t kvr__chain_next(uint64_t key, const uint32_t *tokens, uint32_t count, uint64_t extra)

@@ -39,21 +39,14 @@ uint32_t kvr__block_node_find(const struct kvr__blocks *blocks, uint64_t key, ui
         return 0;
 }
 
-static uint32_t node_take(struct kvr__blocks *blocks)
+/* A node that was never used. */
+static uint32_t node_fresh(struct kvr__blocks *blocks)
 {
-        uint32_t number = blocks->node_free;
-
-        if (number) {
-                struct block_node *node = block_node_at(blocks, number);
-
-                blocks->node_free = (uint32_t)get64(&node->key);
-                blocks->nodes_free--;
-                return number;
-        }
         /* The table's numbers are shorter. */
         if (blocks->nodes.fresh > BLOCK_NODES_MAX)
                 return 0;
-        number = kvr__pool_take(&blocks->nodes);
+        uint32_t number = kvr__pool_take(&blocks->nodes);
+
         if (number) {
                 struct block_node *node = block_node_at(blocks, number);
 
@@ -64,24 +57,21 @@ static uint32_t node_take(struct kvr__blocks *blocks)
         return number;
 }
 
-void kvr__block_node_give(struct kvr__blocks *blocks, uint32_t number)
-{
-        struct block_node *node = block_node_at(blocks, number);
-
-        /* In the place of the key, and no key is that small: a reader that was here before must not take it
-         * for a chunk. */
-        set64(&node->key, blocks->node_free);
-        blocks->node_free = number;
-        blocks->nodes_free++;
-}
-
 uint32_t kvr__block_node_new(struct kvr__blocks *blocks, uint64_t key, uint16_t lane)
 {
-        uint32_t number = node_take(blocks);
+        uint32_t number = blocks->node_free;
+        struct block_node *node;
 
-        if (!number)
-                return 0;
-        struct block_node *node = block_node_at(blocks, number);
+        if (number) {
+                node = block_node_at(blocks, number);
+                blocks->node_free = (uint32_t)get64(&node->key);
+                blocks->nodes_free--;
+        } else {
+                number = node_fresh(blocks);
+                if (!number)
+                        return 0;
+                node = block_node_at(blocks, number);
+        }
         uint32_t turns = get32(&node->state) & ~BLOCK_WORD_MASK;
 
         /* The key is no longer there, the turn goes up, then there may be bits again. */
@@ -105,13 +95,6 @@ void kvr__block_node_drop(struct kvr__blocks *blocks, uint32_t number)
                         break;
                 }
         kvr__block_node_give(blocks, number);
-}
-
-bool kvr__block_node_empty(const struct kvr__blocks *blocks, uint32_t number)
-{
-        const struct block_node *node = block_node_at(blocks, number);
-
-        return !get64(&node->bits) && !get32(&node->more);
 }
 
 /* ---- chunks ---- */
@@ -231,7 +214,7 @@ enum block_holder kvr__block_holder_add(struct kvr__blocks *blocks, uint32_t num
         return BLOCK_HOLDER_NEW;
 }
 
-void kvr__block_holder_drop(struct kvr__blocks *blocks, uint32_t number, uint16_t lane)
+bool kvr__block_holder_drop(struct kvr__blocks *blocks, uint32_t number, uint16_t lane)
 {
         struct block_node *node = block_node_at(blocks, number);
         uint64_t left = 0, held = get64(&node->bits), bit = 1ULL << (lane % 64);
@@ -239,20 +222,21 @@ void kvr__block_holder_drop(struct kvr__blocks *blocks, uint32_t number, uint16_
 
         if (held && (get32(&node->state) & BLOCK_WORD_MASK) == lane / 64U) {
                 set64(&node->bits, held & ~bit);
-                return;
+                return !(held & ~bit) && !get32(&node->more);
         }
         if (!place_find(blocks, node, lane / 64U, &place))
-                return;
+                return !held && !get32(&node->more);
         set64(place.bits, get64(place.bits) & ~bit);
         for (uint32_t i = 0; i < BLOCK_CHUNK_WORDS; i++)
                 left |= get64(&place.chunk->bits[i]);
         if (left)
-                return;
+                return false;
         uint32_t empty = get32(place.link);
 
         set32(place.link, get32(&place.chunk->next));
         turn(node);
         chunk_give(blocks, empty);
+        return !held && !get32(&node->more);
 }
 
 bool kvr__block_holder_is(const struct kvr__blocks *blocks, uint32_t number, uint16_t lane)
@@ -301,7 +285,10 @@ bool kvr__block_node_meet(const struct kvr__blocks *blocks, uint32_t number, uin
                 uint32_t word = state & BLOCK_WORD_MASK;
                 uint32_t more = atomic_load_explicit(&node->more, memory_order_acquire);
 
-                memset(ret, 0, words * sizeof(*ret));
+                if (words == 1)
+                        ret[0] = 0;
+                else
+                        memset(ret, 0, words * sizeof(*ret));
                 if (word < words)
                         ret[word] = set[word] & bits;
                 if (more && !chunks_meet(blocks, more, set, words, ret))

@@ -16,8 +16,11 @@
 struct group {
         uint32_t from, count;
         uint32_t ahead; /* node that the first block should have, and so on; 0 nobody knows */
+        uint32_t handle_changes, key_changes; /* of the tables, when the lines were found */
         uint64_t handle_hashes[BLOCK_GROUP], key_hashes[BLOCK_GROUP], keys[BLOCK_GROUP];
-        uint32_t nodes[BLOCK_GROUP]; /* most likely; 0 nobody knows */
+        struct kvr__places *handle_lines[BLOCK_GROUP], *key_lines[BLOCK_GROUP];
+        uint32_t nodes[BLOCK_GROUP];          /* most likely; 0 nobody knows */
+        _Atomic uint64_t *frees[BLOCK_GROUP]; /* where a key's item goes, as there is none yet; NULL: ask */
 };
 
 struct store {
@@ -31,73 +34,92 @@ struct store {
         uint16_t lane;
 };
 
+static inline void key_ask(const struct store *store, const struct kvr__aim *aim, struct group *group,
+                           uint32_t i)
+{
+        group->key_hashes[i] = block_key_hash(store->blocks, group->keys[i]);
+        group->key_lines[i] = kvr__aim_line(aim, group->key_hashes[i]);
+        KVR__PREFETCH_MANY(group->key_lines[i]);
+}
+
 static void group_prepare(struct store *store, struct group *group)
 {
         const struct kvr_blocks_stored *stored = store->stored;
         uint32_t left = stored->count - store->at, size = stored->block_tokens, at = store->at;
         uint32_t end = atomic_load_explicit(&store->blocks->nodes_end, memory_order_relaxed);
+        struct kvr__aim aim = kvr__aim_of(store->handles);
 
         group->from = at;
         group->count = left < BLOCK_GROUP ? left : BLOCK_GROUP;
         group->ahead = 0;
         if (!group->count)
                 return;
-        if (store->ahead && store->ahead < end && end - store->ahead > group->count)
-                group->ahead = store->ahead;
+        group->handle_changes = kvr__blocks_table_changes(store->handles);
         for (uint32_t i = 0; i < group->count; i++) {
                 group->handle_hashes[i] = block_handle_hash(store->blocks, stored->hashes[at + i]);
-                kvr__blocks_table_prefetch(store->handles, group->handle_hashes[i]);
+                group->handle_lines[i] = kvr__aim_line(&aim, group->handle_hashes[i]);
+                KVR__PREFETCH_MANY(group->handle_lines[i]);
         }
         store->key = kvr__chain_run(store->key, stored->tokens + (size_t)at * size, size, group->count,
                                     stored->extra ? stored->extra + at : NULL, group->keys);
-        for (uint32_t i = 0; i < group->count; i++) {
-                group->key_hashes[i] = block_key_hash(store->blocks, group->keys[i]);
-                if (group->ahead)
-                        __builtin_prefetch(block_node_at(store->blocks, group->ahead + i), 1);
-                else
-                        kvr__blocks_table_prefetch(&store->blocks->by_key, group->key_hashes[i]);
-        }
         store->at += group->count;
+        if (store->ahead && store->ahead < end && end - store->ahead > group->count) {
+                group->ahead = store->ahead;
+                for (uint32_t i = 0; i < group->count; i++)
+                        KVR__PREFETCH_MANY(block_node_at(store->blocks, group->ahead + i));
+                return;
+        }
+        aim = kvr__aim_of(&store->blocks->by_key);
+        group->key_changes = kvr__blocks_table_changes(&store->blocks->by_key);
+        for (uint32_t i = 0; i < group->count; i++)
+                key_ask(store, &aim, group, i);
+}
+
+/* What the line of a block's key says of it. */
+static inline void key_touch(const struct kvr__blocks *blocks, struct group *group, uint32_t i)
+{
+        const struct kvr__places *line = group->key_lines[i];
+        uint32_t room, hits = kvr__line_hits_own(line, (uint32_t)group->key_hashes[i], &room);
+        uint64_t last = atomic_load_explicit(&line->items[KVR__LINK_PLACE], memory_order_relaxed);
+
+        if (hits) {
+                uint64_t item = atomic_load_explicit(&line->items[__builtin_ctz(hits)], memory_order_relaxed);
+
+                group->nodes[i] = kvr__is_link(item) ? 0 : kvr__item_number(item);
+                __builtin_prefetch(block_node_at(blocks, group->nodes[i]), 1);
+        } else if (kvr__is_link(last)) {
+                __builtin_prefetch(kvr__reserve_at(&blocks->lines, last));
+        } else if (room) {
+                group->frees[i] = (_Atomic uint64_t *)&line->items[__builtin_ctz(room)];
+        }
 }
 
 static void group_touch(struct store *store, struct group *group)
 {
         struct kvr__blocks *blocks = store->blocks;
-        bool follows = group->ahead;
+        struct kvr__aim aim = kvr__aim_of(&blocks->by_key);
+        uint32_t followed = 0;
 
-        for (uint32_t i = 0; i < group->count; i++) {
-                const struct kvr__places *line =
-                        kvr__blocks_table_line(store->handles, group->handle_hashes[i]);
-
-                if (line)
-                        kvr__line_prefetch_more(&blocks->lines, line);
-                if (follows && block_node_key(blocks, group->ahead + i) == group->keys[i]) {
-                        group->nodes[i] = group->ahead + i;
-                        continue;
+        for (uint32_t i = 0; i < group->count; i++)
+                kvr__line_prefetch_more(&blocks->lines, group->handle_lines[i]);
+        if (group->ahead) {
+                while (followed < group->count &&
+                       block_node_key(blocks, group->ahead + followed) == group->keys[followed]) {
+                        group->nodes[followed] = group->ahead + followed;
+                        followed++;
                 }
-                group->nodes[i] = 0;
-                if (group->ahead) {
-                        /* Not asked for yet. */
-                        follows = false;
-                        kvr__blocks_table_prefetch(&blocks->by_key, group->key_hashes[i]);
-                        continue;
+                /* Not asked for yet. */
+                group->key_changes = kvr__blocks_table_changes(&blocks->by_key);
+                for (uint32_t i = followed; i < group->count; i++) {
+                        group->nodes[i] = 0;
+                        group->frees[i] = NULL;
+                        key_ask(store, &aim, group, i);
                 }
-                uint64_t hash = group->key_hashes[i];
-                struct kvr__places *key_line = kvr__blocks_table_line(&blocks->by_key, hash);
-                uint32_t room;
-
-                if (!key_line)
-                        continue;
-                uint32_t hits = kvr__line_hits_own(key_line, (uint32_t)hash, &room);
-
-                if (hits) {
-                        uint64_t item = atomic_load_explicit(&key_line->items[__builtin_ctz(hits)],
-                                                             memory_order_relaxed);
-
-                        group->nodes[i] = kvr__is_link(item) ? 0 : kvr__item_number(item);
-                        __builtin_prefetch(block_node_at(blocks, group->nodes[i]), 1);
-                } else {
-                        kvr__line_prefetch_more(&blocks->lines, key_line);
+        } else {
+                for (uint32_t i = 0; i < group->count; i++) {
+                        group->nodes[i] = 0;
+                        group->frees[i] = NULL;
+                        key_touch(blocks, group, i);
                 }
         }
         if (group->count)
@@ -136,26 +158,43 @@ static uint32_t node_share(const struct store *store, uint32_t node)
         return 0;
 }
 
-/* The node of a block, held by the lane from now on; 0 when there is no room. */
-static inline uint32_t node_hold(const struct store *store, const struct group *group, uint32_t i)
+/* The same, where more has to be asked. */
+static uint32_t node_hold_slowly(const struct store *store, const struct group *group, uint32_t i)
 {
         struct kvr__blocks *blocks = store->blocks;
-        uint64_t hash = group->key_hashes[i], item;
-        uint32_t node = group->nodes[i];
+        uint64_t key = group->keys[i], hash = block_key_hash(blocks, key), item;
         struct kvr__blocks_spot spot;
 
-        if (node && block_node_key(blocks, node) == group->keys[i])
-                return node_share(store, node);
         if (kvr__blocks_table_find(&blocks->by_key, hash, &item, &spot)) {
-                node = kvr__block_node_find(blocks, group->keys[i], hash);
+                uint32_t node = kvr__block_node_find(blocks, key, hash);
+
                 if (node)
                         return node_share(store, node);
         }
-        node = kvr__block_node_new(blocks, group->keys[i], store->lane);
+        uint32_t node = kvr__block_node_new(blocks, key, store->lane);
+
         if (node && !kvr__blocks_table_put_at(&blocks->by_key, &spot, hash, node)) {
                 kvr__block_node_give(blocks, node);
                 return 0;
         }
+        return node;
+}
+
+/* The node of a block, held by the lane from now on; 0 when there is no room. */
+static inline uint32_t node_hold(const struct store *store, const struct group *group, uint32_t i)
+{
+        struct kvr__blocks *blocks = store->blocks;
+        _Atomic uint64_t *place = group->frees[i];
+        uint32_t node = group->nodes[i];
+
+        if (node && block_node_key(blocks, node) == group->keys[i])
+                return node_share(store, node);
+        if (!place || group->key_changes != kvr__blocks_table_changes(&blocks->by_key) ||
+            atomic_load_explicit(place, memory_order_relaxed))
+                return node_hold_slowly(store, group, i);
+        node = kvr__block_node_new(blocks, group->keys[i], store->lane);
+        if (node)
+                kvr__blocks_table_put_free(&blocks->by_key, place, group->key_hashes[i], node);
         return node;
 }
 
@@ -196,9 +235,11 @@ static bool step_known(const struct store *store, const struct group *group, uin
 static inline bool step_store(const struct store *store, const struct group *group, uint32_t i)
 {
         struct kvr__blocks_spot spot;
-        uint64_t item;
-        _Atomic uint64_t *place =
-                kvr__blocks_table_find(store->handles, group->handle_hashes[i], &item, &spot);
+        uint64_t item, hash = group->handle_hashes[i];
+        bool moved = group->handle_changes != kvr__blocks_table_changes(store->handles);
+        struct kvr__places *line =
+                moved ? kvr__blocks_table_line(store->handles, hash) : group->handle_lines[i];
+        _Atomic uint64_t *place = kvr__blocks_table_find_in(store->handles, line, hash, &item, &spot);
 
         return place ? step_known(store, group, i, item, place) : step_new(store, group, i, &spot);
 }
@@ -270,6 +311,9 @@ void kvr__blocks_store(struct kvr__blocks *blocks, uint16_t lane, const struct k
                 account->orphans += stored->count;
                 return;
         }
-        stored_take(&store);
+        if (kvr__blocks_table_begin(store.handles) && kvr__blocks_table_begin(&blocks->by_key))
+                stored_take(&store);
+        else
+                account->refused += stored->count;
         kvr__blocks_figures_tell(blocks);
 }

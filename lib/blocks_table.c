@@ -3,9 +3,6 @@
 
 #include <stdlib.h>
 
-/* Items per line, below which two are joined. */
-#define SPARE_NUM      5
-#define SPARE_DEN      2
 #define EXTENTS_FIRST  4
 #define EXTENT_SEGMENT 16 /* extents, at least, that the pool grows by */
 #define CHAIN_ITEMS    (KVR__CHAIN_LINES * KVR__PLACES)
@@ -27,6 +24,13 @@ static inline void item_set(struct kvr__places *line, uint32_t place, uint64_t i
 static inline uint32_t count_of(const struct kvr__blocks_table *table)
 {
         return atomic_load_explicit(&table->count, memory_order_relaxed);
+}
+
+static void count_set(struct kvr__blocks_table *table, uint32_t count)
+{
+        atomic_store_explicit(&table->count, count, memory_order_release);
+        table->full = count / 2 * table->fill + count % 2 * table->fill / 2;
+        table->spare = count > KVR__LINES_FIRST ? table->full / 2 : 0;
 }
 
 /* ---- lines ---- */
@@ -176,12 +180,13 @@ static uint32_t line_drain(struct kvr__lines *lines, struct kvr__places *line, u
 
 void kvr__blocks_table_init(struct kvr__blocks_table *table, struct kvr__lines *lines)
 {
-        *table = (struct kvr__blocks_table){.lines = lines};
+        *table = (struct kvr__blocks_table){.lines = lines, .fill = KVR__FILL_LANES};
 }
 
 bool kvr__blocks_table_init_fixed(struct kvr__blocks_table *table, struct kvr__lines *lines, uint32_t extents)
 {
         kvr__blocks_table_init(table, lines);
+        table->fill = KVR__FILL_KEYS;
         table->extents = calloc(extents, sizeof(*table->extents));
         if (!table->extents)
                 return false;
@@ -299,7 +304,7 @@ void kvr__blocks_table_divide(struct kvr__blocks_table *table)
                         item_set(from, i, 0);
                 }
         }
-        atomic_store_explicit(&table->count, fresh + 1, memory_order_release);
+        count_set(table, fresh + 1);
         change_end(table);
         /* The next to be divided was asked for when the one before was. */
         kvr__line_prefetch_more(table->lines, kvr__line_at(table, partner_of(fresh + 1)));
@@ -333,23 +338,39 @@ static void table_join(struct kvr__blocks_table *table)
         for (uint32_t i = 0; i < count; i++)
                 if (!line_put(table->lines, to, items[i]))
                         __builtin_trap();
-        atomic_store_explicit(&table->count, high, memory_order_release);
+        count_set(table, high);
         change_end(table);
         line_leave(table, high);
 }
 
+bool kvr__blocks_table_begin(struct kvr__blocks_table *table)
+{
+        if (count_of(table))
+                return true;
+        if (!line_ready(table, 0))
+                return false;
+        count_set(table, KVR__LINES_FIRST);
+        return true;
+}
+
 bool kvr__blocks_table_put(struct kvr__blocks_table *table, uint64_t hash, uint32_t number)
 {
-        if (!count_of(table)) {
-                if (!line_ready(table, 0))
-                        return false;
-                atomic_store_explicit(&table->count, KVR__LINES_FIRST, memory_order_release);
-        }
-        if (!line_put(table->lines, kvr__blocks_table_line(table, hash), kvr__item_of(hash) | number))
+        if (!kvr__blocks_table_begin(table) ||
+            !line_put(table->lines, kvr__blocks_table_line(table, hash), kvr__item_of(hash) | number))
                 return false;
-        if (++table->items > KVR__LINE_FILL(count_of(table)))
+        if (++table->items > table->full)
                 kvr__blocks_table_divide(table);
         return true;
+}
+
+_Atomic uint64_t *kvr__blocks_table_find_slowly(const struct kvr__blocks_table *table, uint64_t hash,
+                                                uint64_t *ret_item)
+{
+        struct kvr__blocks_walk walk = kvr__blocks_walk_own(table, hash);
+        _Atomic uint64_t *place = kvr__blocks_walk_next(&walk);
+
+        *ret_item = walk.item;
+        return place;
 }
 
 /* Takes lines without items, other than the first, out of the chain. */
@@ -375,17 +396,17 @@ static void chain_tidy(struct kvr__lines *lines, struct kvr__places *line)
         }
 }
 
+void kvr__blocks_table_tidy(struct kvr__blocks_table *table, struct kvr__places *line, bool follows)
+{
+        if (follows)
+                chain_tidy(table->lines, line);
+        if (table->items < table->spare)
+                table_join(table);
+}
+
 void kvr__blocks_table_remove(struct kvr__blocks_table *table, uint64_t hash, _Atomic uint64_t *place)
 {
-        uint32_t count = count_of(table);
-        struct kvr__places *line = kvr__line_at(table, kvr__line_of(count, (uint32_t)hash));
-
-        atomic_store_explicit(place, 0, memory_order_release);
-        table->items--;
-        if (place < line->items || place >= line->items + KVR__PLACES)
-                chain_tidy(table->lines, line);
-        if (count > KVR__LINES_FIRST && (uint64_t)table->items * SPARE_DEN < (uint64_t)count * SPARE_NUM)
-                table_join(table);
+        kvr__blocks_table_take(table, kvr__blocks_table_line(table, hash), place);
 }
 
 uint32_t kvr__blocks_table_pop(struct kvr__blocks_table *table, uint64_t *ret_items)
@@ -394,7 +415,7 @@ uint32_t kvr__blocks_table_pop(struct kvr__blocks_table *table, uint64_t *ret_it
         uint32_t count = line_drain(table->lines, kvr__line_at(table, at), ret_items);
 
         table->items -= count;
-        atomic_store_explicit(&table->count, at, memory_order_release);
+        count_set(table, at);
         line_leave(table, at);
         return count;
 }

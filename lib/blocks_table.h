@@ -22,6 +22,15 @@
 #include <stdatomic.h>
 #ifdef __SSE2__
 #include <emmintrin.h>
+#define KVR__LINE_VECTORS
+#endif
+/* The thread sanitizer is to see what readers rely on. */
+#ifdef __SANITIZE_THREAD__
+#define KVR__ATOMIC_ONLY
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define KVR__ATOMIC_ONLY
+#endif
 #endif
 
 #include "pool.h"
@@ -31,10 +40,16 @@
 #define KVR__EXTENT_SHIFT 5
 #define KVR__EXTENT_LINES (1U << KVR__EXTENT_SHIFT)
 #define KVR__LINES_FIRST  8U
-/* Items for which a line more is divided off. */
-#define KVR__LINE_FILL(lines) ((uint64_t)(lines)*9 / 2)
-#define KVR__LINES_MAX        (1U << 28)
-#define KVR__CHAIN_LINES      16 /* lines that follow one another in one place; more is no room */
+/*
+ * Items, per two lines, beyond which a line more is divided off. Lines that are yet to be divided have up to
+ * twice as many as the others, and each look into one that is too full is a cache miss more: with 9 for all tables
+ * the index takes in two thirds as many blocks a second. The table of keys has one item for all holders of a
+ * block, so more is spent on it.
+ */
+#define KVR__FILL_LANES  7
+#define KVR__FILL_KEYS   6
+#define KVR__LINES_MAX   (1U << 28)
+#define KVR__CHAIN_LINES 16 /* lines that follow one another in one place; more is no room */
 /* The low half of an item. */
 #define KVR__NUMBER_MAX 0x07ffffffU
 #define KVR__ITEM_MORE  0x78000000U
@@ -58,8 +73,10 @@ struct kvr__blocks_table {
         struct kvr__lines *lines;
         kvr__extent *extents;
         uint32_t extent_room;
-        bool fixed; /* others read it: `extents` must not move */
+        bool fixed;    /* others read it: `extents` must not move */
+        uint32_t fill; /* KVR__FILL_... */
         uint32_t items;
+        uint32_t full, spare;      /* with more items a line is divided, with fewer two are joined */
         _Atomic uint32_t count;    /* lines in use; 0 or at least KVR__LINES_FIRST */
         _Atomic uint32_t changes;  /* odd while a line is divided or two are joined */
         _Atomic uint32_t changing; /* the lower of the two */
@@ -79,10 +96,14 @@ void kvr__blocks_table_fini(struct kvr__blocks_table *table);
 /* Puts a number, 1 to KVR__NUMBER_MAX, into the place of this hash, where no such item is. False when there is
  * no room. */
 KVR_MUST_USE bool kvr__blocks_table_put(struct kvr__blocks_table *table, uint64_t hash, uint32_t number);
+/* Gives an empty table its first lines. False when there is no room. */
+KVR_MUST_USE bool kvr__blocks_table_begin(struct kvr__blocks_table *table);
 /* Divides a line when there are more items than lines are made for. */
 void kvr__blocks_table_divide(struct kvr__blocks_table *table);
 /* Takes out the item at this place, found by a walk with this hash. Places found before are void then. */
 void kvr__blocks_table_remove(struct kvr__blocks_table *table, uint64_t hash, _Atomic uint64_t *place);
+/* What is left to do when an item was taken out of a place of `line`, or of a line that follows it. */
+void kvr__blocks_table_tidy(struct kvr__blocks_table *table, struct kvr__places *line, bool follows);
 
 /* Takes the last line out of a table that nobody searches any more: its items, up to KVR__PLACES_TAKEN. Call
  * while there are lines. */
@@ -151,9 +172,41 @@ static inline struct kvr__places *kvr__blocks_table_line(const struct kvr__block
         return count ? kvr__line_at(table, kvr__line_of(count, (uint32_t)hash)) : NULL;
 }
 
+/* For one of many lines: into the second-level cache, which waits for more of them at a time than the first. */
+#define KVR__PREFETCH_MANY(at) __builtin_prefetch(at, 0, 2)
+
 KVR__PREFETCHER void kvr__blocks_table_prefetch(const struct kvr__blocks_table *table, uint64_t hash)
 {
         __builtin_prefetch(kvr__blocks_table_line(table, hash));
+}
+
+/* For who looks for many hashes: where the lines of a table are, until one is divided or two are joined. Not to be
+ * asked of a table without lines (count 0). */
+struct kvr__aim {
+        const kvr__extent *extents;
+        uint32_t count, mask;
+};
+
+static inline struct kvr__aim kvr__aim_of(const struct kvr__blocks_table *table)
+{
+        uint32_t count = atomic_load_explicit(&table->count, memory_order_acquire);
+
+        return (struct kvr__aim){table->extents, count, UINT32_MAX >> __builtin_clz(count - 1)};
+}
+
+static inline struct kvr__places *kvr__aim_line(const struct kvr__aim *aim, uint64_t hash)
+{
+        uint32_t at = (uint32_t)hash & aim->mask, half = at & aim->mask >> 1;
+
+        at = at < aim->count ? at : half;
+        return atomic_load_explicit(&aim->extents[at >> KVR__EXTENT_SHIFT], memory_order_acquire) +
+               (at & (KVR__EXTENT_LINES - 1));
+}
+
+/* Lines found by the aim are no longer right when this changes. */
+static inline uint32_t kvr__blocks_table_changes(const struct kvr__blocks_table *table)
+{
+        return atomic_load_explicit(&table->changes, memory_order_relaxed);
 }
 
 /* A line that was asked for is there now: asks for the one that follows it, if any. */
@@ -179,9 +232,45 @@ struct kvr__blocks_walk {
         uint64_t item; /* of the place given last */
 };
 
-/* Places with this half of the hash. */
+#ifdef KVR__LINE_VECTORS
+/* All items of a line, halves apart. */
+struct kvr__line_halves {
+        __m128i high[2], low[2];
+};
+
+static inline struct kvr__line_halves kvr__line_halves_of(const struct kvr__places *line)
+{
+        const __m128 *v = (const __m128 *)(const void *)line->items;
+
+        return (struct kvr__line_halves){
+                {_mm_castps_si128(_mm_shuffle_ps(v[0], v[1], 0xdd)),
+                 _mm_castps_si128(_mm_shuffle_ps(v[2], v[3], 0xdd))},
+                {_mm_castps_si128(_mm_shuffle_ps(v[0], v[1], 0x88)),
+                 _mm_castps_si128(_mm_shuffle_ps(v[2], v[3], 0x88))},
+        };
+}
+
+static inline __m128i kvr__halves_same(const __m128i *halves, uint32_t wanted)
+{
+        __m128i all = _mm_set1_epi32((int)wanted);
+
+        return _mm_packs_epi32(_mm_cmpeq_epi32(halves[0], all), _mm_cmpeq_epi32(halves[1], all));
+}
+#endif
+
+/*
+ * Places with this half of the hash, for readers. What is found has to be looked at again: vectors are no
+ * atomic loads, even if the processor does not read an aligned item in two parts.
+ */
 static inline uint32_t kvr__line_hits(const struct kvr__places *line, uint32_t hash)
 {
+#if defined(KVR__LINE_VECTORS) && !defined(KVR__ATOMIC_ONLY)
+        struct kvr__line_halves halves = kvr__line_halves_of(line);
+        __m128i same = kvr__halves_same(halves.high, hash);
+
+        atomic_signal_fence(memory_order_acquire);
+        return (uint32_t)_mm_movemask_epi8(_mm_packs_epi16(same, _mm_setzero_si128()));
+#else
         uint32_t hits = 0;
 
         for (uint32_t i = 0; i < KVR__PLACES; i++) {
@@ -190,20 +279,15 @@ static inline uint32_t kvr__line_hits(const struct kvr__places *line, uint32_t h
                 hits |= (uint32_t)(kvr__item_hash(item) == hash) << i;
         }
         return hits;
+#endif
 }
 
 /* The same for the thread that changes the line, which may read it as it likes; and the free places. */
 static inline uint32_t kvr__line_hits_own(const struct kvr__places *line, uint32_t hash, uint32_t *ret_room)
 {
-#ifdef __SSE2__
-        const __m128 *v = (const __m128 *)(const void *)line->items;
-        __m128i high0 = _mm_castps_si128(_mm_shuffle_ps(v[0], v[1], 0xdd));
-        __m128i high1 = _mm_castps_si128(_mm_shuffle_ps(v[2], v[3], 0xdd));
-        __m128i low0 = _mm_castps_si128(_mm_shuffle_ps(v[0], v[1], 0x88));
-        __m128i low1 = _mm_castps_si128(_mm_shuffle_ps(v[2], v[3], 0x88));
-        __m128i wanted = _mm_set1_epi32((int)hash), zero = _mm_setzero_si128();
-        __m128i same = _mm_packs_epi32(_mm_cmpeq_epi32(high0, wanted), _mm_cmpeq_epi32(high1, wanted));
-        __m128i empty = _mm_packs_epi32(_mm_cmpeq_epi32(low0, zero), _mm_cmpeq_epi32(low1, zero));
+#ifdef KVR__LINE_VECTORS
+        struct kvr__line_halves halves = kvr__line_halves_of(line);
+        __m128i same = kvr__halves_same(halves.high, hash), empty = kvr__halves_same(halves.low, 0);
         uint32_t both = (uint32_t)_mm_movemask_epi8(_mm_packs_epi16(same, empty));
 
         *ret_room = both >> 8;
@@ -284,25 +368,50 @@ struct kvr__blocks_spot {
         uint32_t room; /* free places of the line */
 };
 
-/* For the thread that changes the table: the place of an item, as a walk finds it first, or NULL. Mostly one
- * line tells. */
+/* For the thread that changes the table: the place of an item, as a walk finds it first, or NULL. */
+_Atomic uint64_t *kvr__blocks_table_find_slowly(const struct kvr__blocks_table *table, uint64_t hash,
+                                                uint64_t *ret_item);
+
+/* The same; `line`: of this hash, NULL if the table has none. Mostly it tells all. */
+static inline __attribute__((always_inline)) _Atomic uint64_t *kvr__blocks_table_find_in(
+        const struct kvr__blocks_table *table, struct kvr__places *line, uint64_t hash, uint64_t *ret_item,
+        struct kvr__blocks_spot *ret_spot)
+{
+        ret_spot->line = line;
+        ret_spot->room = 0;
+        if (!line)
+                return NULL;
+        uint32_t hits = kvr__line_hits_own(line, (uint32_t)hash, &ret_spot->room);
+
+        if (hits) {
+                _Atomic uint64_t *place = &line->items[__builtin_ctz(hits)];
+                uint64_t item = atomic_load_explicit(place, memory_order_relaxed);
+
+                if ((item & ~(uint64_t)KVR__NUMBER_MAX) == kvr__item_of(hash) && kvr__item_number(item)) {
+                        *ret_item = item;
+                        return place;
+                }
+        } else if (!kvr__is_link(atomic_load_explicit(&line->items[KVR__LINK_PLACE], memory_order_relaxed))) {
+                return NULL;
+        }
+        return kvr__blocks_table_find_slowly(table, hash, ret_item);
+}
+
 static inline __attribute__((always_inline)) _Atomic uint64_t *kvr__blocks_table_find(
         const struct kvr__blocks_table *table, uint64_t hash, uint64_t *ret_item,
         struct kvr__blocks_spot *ret_spot)
 {
-        struct kvr__places *line = kvr__blocks_table_line(table, hash);
+        return kvr__blocks_table_find_in(table, kvr__blocks_table_line(table, hash), hash, ret_item,
+                                         ret_spot);
+}
 
-        ret_spot->line = line;
-        ret_spot->room = 0;
-        if (!line ||
-            (!kvr__line_hits_own(line, (uint32_t)hash, &ret_spot->room) &&
-             !kvr__is_link(atomic_load_explicit(&line->items[KVR__LINK_PLACE], memory_order_relaxed))))
-                return NULL;
-        struct kvr__blocks_walk walk = kvr__blocks_walk_own(table, hash);
-        _Atomic uint64_t *place = kvr__blocks_walk_next(&walk);
-
-        *ret_item = walk.item;
-        return place;
+/* Puts an item into a free place of its line. */
+static inline void kvr__blocks_table_put_free(struct kvr__blocks_table *table, _Atomic uint64_t *place,
+                                              uint64_t hash, uint32_t number)
+{
+        atomic_store_explicit(place, kvr__item_of(hash) | number, memory_order_release);
+        if (++table->items > table->full)
+                kvr__blocks_table_divide(table);
 }
 
 KVR_MUST_USE static inline bool kvr__blocks_table_put_at(struct kvr__blocks_table *table,
@@ -311,11 +420,20 @@ KVR_MUST_USE static inline bool kvr__blocks_table_put_at(struct kvr__blocks_tabl
 {
         if (!spot->room)
                 return kvr__blocks_table_put(table, hash, number);
-        atomic_store_explicit(&spot->line->items[__builtin_ctz(spot->room)], kvr__item_of(hash) | number,
-                              memory_order_release);
-        if (++table->items > KVR__LINE_FILL(atomic_load_explicit(&table->count, memory_order_relaxed)))
-                kvr__blocks_table_divide(table);
+        kvr__blocks_table_put_free(table, &spot->line->items[__builtin_ctz(spot->room)], hash, number);
         return true;
+}
+
+/* Takes the item out of a place of the line of its hash, or of those that follow it. */
+static inline void kvr__blocks_table_take(struct kvr__blocks_table *table, struct kvr__places *line,
+                                          _Atomic uint64_t *place)
+{
+        bool follows = (uintptr_t)place - (uintptr_t)line >= sizeof(*line);
+
+        atomic_store_explicit(place, 0, memory_order_release);
+        table->items--;
+        if (follows || table->items < table->spare)
+                kvr__blocks_table_tidy(table, line, follows);
 }
 
 /* A reader found nothing in a walk from line `at`, begun when `changes` was `before`. Was anything on the move
