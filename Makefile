@@ -7,7 +7,7 @@ PREFIX = /usr/local
 DESTDIR =
 FUZZ_SECONDS = 60
 
-.PHONY: all build setup demo test quick e2e real test-vllm test-sglang lint format docs tables asan tsan fuzz bench install clean help
+.PHONY: all build setup demo test quick e2e real test-vllm test-sglang lint format docs tables asan tsan fuzz bench bench-peers install clean help
 
 all: build
 
@@ -53,7 +53,7 @@ format:
 	@scripts/format.sh
 
 tables: build
-	@scripts/policy-tables --kvroute build/kvroute
+	@nice -n 10 scripts/policy-tables --progress --kvroute build/kvroute
 
 docs: build
 	@tests/arch/check_docs.py --write build/kvroute docs
@@ -74,6 +74,11 @@ bench: setup
 	@scripts/setup.sh bench
 	@scripts/configure.sh release
 	@meson test -C build --benchmark --verbose --num-processes 1
+
+bench-peers: build
+	@scripts/setup.sh bench
+	@bench/peers/run.py --fleets llama,vllm,sglang
+	@bench/peers/run.py --policies --calibrate
 
 install: build
 	@DESTDIR=$(DESTDIR) scripts/install.sh $(PREFIX)
@@ -97,5 +102,6 @@ help:
 	@echo 'make tsan      unit and end-to-end tests under the thread sanitizer'
 	@echo 'make fuzz      every fuzz target for FUZZ_SECONDS (60)'
 	@echo 'make bench     micro-benchmarks (`build/kvroute bench` loads a running router)'
+	@echo 'make bench-peers   beside nginx and other routers on real engines (installs them; an hour and a half)'
 	@echo 'make install   to PREFIX (/usr/local), below DESTDIR; an existing configuration is left alone'
 	@echo 'make clean     remove the build directories'

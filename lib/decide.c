@@ -8,6 +8,7 @@
 
 #define NOTABLE_SHARE  20 /* another match is notably longer by more than a twentieth of the prompt */
 #define NOTABLE_TOKENS 16
+#define ANSWER_LEFT    0.5 /* of an answer that is being generated */
 #define SPAN_REPLICA   64  /* visits fade over this many requests per replica */
 #define EXPLORE_EVICT  256 /* pairs that one decision evicts for capacity beyond twice its own points */
 
@@ -48,12 +49,16 @@ static bool was_tried(const struct kvr_request *request, kvr_replica_id id)
 
 static void candidate_put(struct kvr_router *router, struct kvr__choice *choice, struct kvr__replica *replica)
 {
-        router->candidates[choice->count++] = (struct kvr__candidate){
-                .replica = replica,
-                .own_s = NAN,
-                .toll_s = NAN,
-                .cost_s = NAN,
-        };
+        struct kvr__candidate *candidate = &router->candidates[choice->count++];
+
+        /* One by one: as a whole it would be filled by an instruction that takes as long as all the rest. */
+        candidate->replica = replica;
+        candidate->points = candidate->base_tokens = candidate->full_tokens = candidate->match_tokens = 0;
+        candidate->slot_rank = 0;
+        candidate->by_events = false;
+        candidate->event_tokens = candidate->due_tokens = candidate->young_tokens = candidate->next = 0;
+        candidate->token_s = candidate->wait_s = candidate->queue = 0;
+        candidate->own_s = candidate->toll_s = candidate->cost_s = NAN;
 }
 
 /* 0: it may be sent a request now; else how long to leave it alone. */
@@ -151,26 +156,54 @@ static void speeds_fill(struct kvr_router *router, struct kvr__choice *choice)
         static const struct kvr__curve none = {0};
         const struct kvr__curve *curve = choice->model ? &choice->model->curve : &none;
         struct kvr__view *view = &choice->view;
-        double sum = 0;
-        uint32_t known = 0;
+        struct kvr__candidate *candidates = view->candidates;
+        double sum = 0, mean_s = router->default_token_s;
+        uint32_t known = 0, count = view->count;
 
-        for (uint32_t i = 0; i < view->count; i++) {
-                struct kvr__candidate *candidate = &view->candidates[i];
+        for (uint32_t i = 0; i < count; i++) {
+                double token_s = kvr__speed_token_s(curve, &candidates[i].replica->speed);
 
-                candidate->token_s = kvr__speed_token_s(curve, &candidate->replica->speed);
-                sum += candidate->token_s;
-                known += candidate->token_s > 0;
+                candidates[i].token_s = token_s;
+                sum += token_s;
+                known += token_s > 0;
         }
-        view->token_s = known ? sum / known : router->default_token_s;
-        for (uint32_t i = 0; i < view->count; i++) {
-                struct kvr__candidate *candidate = &view->candidates[i];
+        if (known)
+                mean_s = sum / known;
+        for (uint32_t i = 0; known < count && i < count; i++)
+                if (candidates[i].token_s <= 0)
+                        candidates[i].token_s = mean_s;
+        view->token_s = mean_s;
+}
 
-                if (candidate->token_s <= 0)
-                        candidate->token_s = view->token_s;
-                candidate->queue = kvr__load_queue(candidate->replica, view->now_ns);
-                candidate->wait_s = kvr__load_wait(candidate->replica, candidate->token_s, view->now_ns);
-                view->log_flight += kvr__load_log_flight(candidate->replica, view->now_ns) / view->count;
+/*
+ * Every token of an answer takes the place of a prompt's token in a step of its engine, and half of an answer is still
+ * to come on average. Behind many of them the part of a prompt that is cached there is worth so much less; whoever has
+ * to compute all of it anyway best goes where that begins soonest.
+ */
+static void loads_fill(struct kvr__view *view, double answer_tokens)
+{
+        struct kvr__candidate *candidates = view->candidates;
+        uint64_t newest_ns = 0, now_ns = view->now_ns;
+        double log_flight = 0;
+        bool starved = view->starved > 0;
+
+        answer_tokens *= ANSWER_LEFT;
+        for (uint32_t i = 0; i < view->count; i++) {
+                const struct kvr__replica *replica = candidates[i].replica;
+
+                if (starved)
+                        candidates[i].queue = kvr__load_queue(replica, now_ns);
+                candidates[i].wait_s = kvr__load_wait(replica, candidates[i].token_s, now_ns);
+                if (candidates[i].match_tokens)
+                        candidates[i].wait_s += answer_tokens * candidates[i].match_tokens /
+                                                view->prompt_tokens * candidates[i].token_s *
+                                                (replica->in_flight - replica->prefilling);
+                log_flight += kvr__load_log_flight(replica, now_ns);
+                if (replica->ready_since_ns > newest_ns)
+                        newest_ns = replica->ready_since_ns;
         }
+        view->log_flight = log_flight / view->count;
+        view->newest_ns = newest_ns;
 }
 
 static uint32_t owner_find(const struct kvr_router *router, const struct kvr__query *query,
@@ -192,6 +225,7 @@ static void view_fill(struct kvr_router *router, const struct kvr__query *query,
         choice->view = (struct kvr__view){
                 .candidates = router->candidates,
                 .count = choice->count,
+                .holders = choice->holders,
                 .prompt_tokens = choice->charge_tokens,
                 .tokens = router->tokens,
                 .points = query->points,
@@ -207,6 +241,7 @@ static void view_fill(struct kvr_router *router, const struct kvr__query *query,
                 .env = &router->env,
         };
         speeds_fill(router, choice);
+        loads_fill(&choice->view, choice->model ? choice->model->answer_tokens : 0);
         forks_collect(router, &choice->view);
 }
 
@@ -276,9 +311,9 @@ static void choose(struct kvr_router *router, const struct kvr__query *query, st
 
         if (pinned < view->count)
                 choice->chosen = pinned;
-        for (uint32_t i = 0; i < view->count; i++)
-                if (view->candidates[i].match_tokens > best)
-                        best = view->candidates[i].match_tokens;
+        for (uint32_t i = view->holders; i; i = view->candidates[i - 1].next)
+                if (view->candidates[i - 1].match_tokens > best)
+                        best = view->candidates[i - 1].match_tokens;
         *ret = (struct kvr_decision){
                 .replica = view->candidates[choice->chosen].replica->id,
                 .reason = reason_of(router, query->request, choice, best),
@@ -347,8 +382,8 @@ static void loss_count(struct kvr_router *router, const struct kvr__query *query
 {
         uint32_t held = 0;
 
-        for (uint32_t i = 0; i < choice->count; i++) {
-                const struct kvr__candidate *candidate = &router->candidates[i];
+        for (uint32_t i = choice->holders; i; i = router->candidates[i - 1].next) {
+                const struct kvr__candidate *candidate = &router->candidates[i - 1];
                 /* A slot that is busy has its prompt still, only not for this request. */
                 uint32_t points = candidate->replica->slots ? router->depth[candidate->replica->lane]
                                                             : candidate->points;
@@ -439,7 +474,7 @@ static void book(struct kvr_router *router, struct kvr__query *query, const stru
         ticket->trial = replica->state == KVR_TRIAL;
         replica->trials += ticket->trial;
         kvr__load_book(replica, ticket);
-        kvr__fleet_work(&router->fleet, replica, ticket->booked_tokens + (double)KVR__REQUEST_TOKENS,
+        kvr__fleet_work(&router->fleet, replica, fmax(ticket->booked_tokens, KVR__REQUEST_TOKENS),
                         query->now_ns);
         if (query->session)
                 kvr__owners_put(&router->sessions, query->session, replica->id, query->now_ns);

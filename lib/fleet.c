@@ -10,6 +10,7 @@
 #define PLACES_FIRST  16
 #define WORK_S        60.0  /* recent work fades with this time constant */
 #define WORK_REBASE_S 600.0 /* before exp() gets large */
+#define LINE          64    /* of the processor's cache */
 
 void kvr__fleet_init(struct kvr__fleet *fleet)
 {
@@ -126,10 +127,12 @@ void kvr__fleet_work(struct kvr__fleet *fleet, struct kvr__replica *replica, dou
 
 struct kvr__replica *kvr__replica_new(const char *name)
 {
-        struct kvr__replica *replica = calloc(1, sizeof(*replica));
+        size_t size = (sizeof(struct kvr__replica) + LINE - 1) / LINE * LINE;
+        struct kvr__replica *replica = aligned_alloc(LINE, size);
 
         if (!replica)
                 return NULL;
+        *replica = (struct kvr__replica){0};
         memcpy(replica->name, name, strnlen(name, KVR_NAME_MAX - 1));
         replica->state = KVR_STARTING;
         replica->lane = KVR__NO_LANE;

@@ -8,7 +8,7 @@
  *
  *     wait = speed * (uncached tokens of own requests without a first token  - what the head one must have
  * done by now
- *                     + a small charge per own request
+ *                     + a small charge per own request that decodes
  *                     + tokens that others queued there, by the last report)
  *
  * Owner: whoever holds the router's lock.
@@ -25,7 +25,7 @@
 #define KVR__REPORT_LIFE_NS 10000000000ULL /* an older report says nothing any more */
 #define KVR__RAMP_NS        30000000000ULL /* how long a newcomer is spared */
 #define KVR__UNKNOWN_TOKENS 256            /* what a prompt of unknown size counts as */
-#define KVR__REQUEST_TOKENS 8              /* work of any request beside its prompt: first step, batch */
+#define KVR__REQUEST_TOKENS 8              /* work of a request that decodes, or whose prompt is there */
 #define KVR__WEIGHT         256            /* of a request in a queue that is counted in requests */
 #define KVR__CAPACITY_MAX   1e15           /* tokens; as good as no limit, and still whole in a double */
 
@@ -45,24 +45,49 @@ struct kvr__canary_state {
         uint64_t matched, missed;
 };
 
+/*
+ * What every decision asks of every replica comes first, in two lines of the processor's cache: in a fleet of a thousand
+ * the time of a decision is mostly the time to fetch them.
+ */
 struct kvr__replica {
         kvr_replica_id id;
+        uint64_t *models; /* hashes, sorted; NULL: any */
+        struct kvr__slots *slots;
+        uint64_t paused_until_ns;
+        enum kvr_state state;
+        uint32_t model_count, max_running;
+        uint32_t in_flight, prefilling, trials; /* trials: sent while half-open */
+        uint32_t block_tokens;
+        uint16_t lane;
+        uint16_t event_lane; /* GPU blocks; KVR__NO_LANE: it does not tell by events */
+
+        uint64_t booked_tokens;
+        struct kvr_ticket *prefill_head;
+        uint64_t first_token_ns; /* the last one that came from here */
+        double log_flight;       /* ln(1 + in_flight) */
+        double work;             /* recent tokens sent here, see kvr__fleet_work */
+        uint64_t ready_since_ns;
+        struct kvr_load_report report;
+
+        /* load, the rest */
+        double foreign_waiting, foreign_tokens, foreign_flight; /* at the last report; NAN unknown */
+        uint64_t booked_weight;                                 /* of the prefilling ones */
+        struct kvr_ticket *prefill_tail;
+        double mean_uncached, mean_total_s; /* of our requests; 0 until known */
+        uint64_t decided_ns;
+        /* The most of each since the last report: it was measured at some moment in between. */
+        uint32_t peak_flight, peak_prefilling;
+        uint64_t peak_booked;
+
         char name[KVR_NAME_MAX];
         uint64_t name_hash;
-        enum kvr_state state;
         enum kvr_cache_kind cache;
         bool removed;
         uint32_t place;       /* in the fleet's table */
         uint16_t ledger_slot; /* its number in the router's ledger */
-        uint32_t block_tokens, max_running;
-        uint64_t *models; /* hashes, sorted; NULL: any */
-        uint32_t model_count;
-        uint64_t paused_until_ns, ready_since_ns;
 
         /* residency */
-        uint16_t lane;
-        uint32_t epoch; /* rises when everything is forgotten; what older tickets find out is void */
-        struct kvr__slots *slots;
+        uint32_t epoch;       /* rises when everything is forgotten; what older tickets find out is void */
         uint32_t slots_epoch; /* rises when the slots are made anew; older tickets have none of them */
         uint64_t capacity_told;
         struct kvr_ticket *deferred_head, *deferred_tail; /* waiting for a slot, oldest first */
@@ -71,22 +96,6 @@ struct kvr__replica {
         uint32_t misses; /* long predictions that failed in a row */
         uint32_t told;   /* long predictions that were checked since the last reset */
         double trust;    /* share of predicted tokens that came true, running mean */
-
-        /* load */
-        uint32_t in_flight, prefilling, trials; /* trials: sent while half-open */
-        uint64_t booked_tokens;
-        uint64_t booked_weight; /* of the prefilling ones */
-        double log_flight;      /* ln(1 + in_flight) */
-        struct kvr_ticket *prefill_head, *prefill_tail;
-        uint64_t first_token_ns; /* the last one that came from here */
-        /* The most of each since the last report: it was measured at some moment in between. */
-        uint32_t peak_flight, peak_prefilling;
-        uint64_t peak_booked;
-        struct kvr_load_report report;
-        double foreign_waiting, foreign_tokens, foreign_flight; /* at the last report; NAN unknown */
-        double mean_uncached, mean_total_s;                     /* of our requests; 0 until known */
-        double work; /* recent tokens sent here, see kvr__fleet_work */
-        uint64_t decided_ns;
 
         /* learned */
         struct kvr__speed speed;
@@ -99,7 +108,6 @@ struct kvr__replica {
         double error;
 
         /* engine events: what the block index knows of it */
-        uint16_t event_lane; /* GPU blocks; KVR__NO_LANE: it does not tell by events */
         uint8_t event_size;  /* number of its block size, see struct kvr__look */
         bool events_trusted; /* by the host */
         uint32_t event_block_tokens;

@@ -193,8 +193,10 @@ static double head_tokens_done(const struct kvr__replica *replica, double token_
 
 double kvr__load_wait(const struct kvr__replica *replica, double token_s, uint64_t now_ns)
 {
+        if (!replica->in_flight && !replica->report.at_ns)
+                return 0;
         double tokens = (double)replica->booked_tokens - head_tokens_done(replica, token_s, now_ns) +
-                        (double)KVR__REQUEST_TOKENS * replica->in_flight;
+                        (double)KVR__REQUEST_TOKENS * (replica->in_flight - replica->prefilling);
         double stay_s = replica->mean_total_s > STAY_S_MIN ? replica->mean_total_s : STAY_S_MIN;
         double wait_s = 0;
 

@@ -160,6 +160,15 @@ static void young_want(struct kvr_router *router, uint16_t lane, uint32_t *words
                 router->depth[lane] = 0;
 }
 
+/* Most hold nothing of a prompt, and whoever asks for holders should not have to look at them. */
+static bool holds_any(const struct kvr_router *router, const struct kvr__candidate *candidate)
+{
+        const struct kvr__replica *replica = candidate->replica;
+
+        return candidate->points || candidate->match_tokens ||
+               (replica->slots && router->depth[replica->lane]);
+}
+
 void kvr__candidates_match(struct kvr_router *router, const struct kvr__query *query,
                            struct kvr__choice *choice)
 {
@@ -176,6 +185,13 @@ void kvr__candidates_match(struct kvr_router *router, const struct kvr__query *q
         }
         if (router->path.known)
                 kvr__index_depths(router->index, &router->path, router->want, words, router->depth);
-        for (uint32_t i = 0; i < choice->count; i++)
-                candidate_match(router, query, choice, &router->candidates[i]);
+        for (uint32_t i = choice->count; i-- > 0;) {
+                struct kvr__candidate *candidate = &router->candidates[i];
+
+                candidate_match(router, query, choice, candidate);
+                if (!holds_any(router, candidate))
+                        continue;
+                candidate->next = choice->holders;
+                choice->holders = i + 1;
+        }
 }

@@ -9,6 +9,7 @@
 #define RATIO_MIN         0.02
 #define RATIO_MAX         1.5
 #define ANSWER_YIELD_STEP (1.0 / 8)
+#define LENGTH_STEP       (1.0 / 128)
 
 void kvr__models_init(struct kvr__models *models, double default_ratio)
 {
@@ -64,6 +65,12 @@ void kvr__model_learn(struct kvr__model *model, uint32_t tokens, uint32_t units)
                 model->tokens /= 2;
                 model->units /= 2;
         }
+}
+
+void kvr__model_learn_length(struct kvr__model *model, double tokens)
+{
+        model->answer_tokens +=
+                model->answer_tokens > 0 ? (tokens - model->answer_tokens) * LENGTH_STEP : tokens;
 }
 
 void kvr__model_learn_answer(struct kvr__model *model, double credited, double found)

@@ -20,6 +20,7 @@ struct kvr__model {
         double tokens, units;    /* sums over settled prompts, halved now and then so that they follow */
         double answer_yield;     /* share of generated tokens that the next turn found cached: 1 until known
                                     otherwise */
+        double answer_tokens;    /* of an answer, running mean; 0 until known */
         struct kvr__curve curve; /* of first tokens over all replicas */
         uint32_t seen;           /* requests, from 1; the clock by which notes fade */
         struct kvr__loss loss;   /* of what its prompts asked for */
@@ -39,6 +40,8 @@ const struct kvr__model *kvr__models_find(const struct kvr__models *models, uint
 double kvr__model_ratio(const struct kvr__models *models, const struct kvr__model *model);
 /* A settled prompt of so many units had so many tokens. Ignores what no text can be (images, say). */
 void kvr__model_learn(struct kvr__model *model, uint32_t tokens, uint32_t units);
+/* An answer had so many tokens. */
+void kvr__model_learn_length(struct kvr__model *model, double tokens);
 /* `credited` generated tokens were predicted to be cached, `found` of them were. */
 void kvr__model_learn_answer(struct kvr__model *model, double credited, double found);
 

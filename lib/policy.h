@@ -10,6 +10,8 @@
 
 #include "fleet.h"
 
+#define KVR__FORKS_MAX 128 /* forks of one prompt that are looked at, the deepest ones */
+
 /* A replica that may be chosen now. */
 struct kvr__candidate {
         struct kvr__replica *replica;
@@ -26,6 +28,7 @@ struct kvr__candidate {
         uint32_t due_tokens;          /* set by a policy that has copies due there: what counts as present */
         uint32_t young_tokens;        /* what was sent there just now */
         double own_s, toll_s, cost_s; /* filled by policies that price, NAN otherwise */
+        uint32_t next;                /* one more than the number of the next holder; 0 it is the last */
 };
 
 /* A point at which prompts went different ways. */
@@ -42,23 +45,25 @@ struct kvr__policy_state {
 struct kvr__view {
         struct kvr__candidate *candidates;
         uint32_t count;         /* at least 1 */
+        uint32_t holders;       /* one more than the number of the first one that has any of it; 0 none has */
         uint32_t prompt_tokens; /* at least 1 */
         const uint32_t *tokens; /* of the prefix up to each point */
         const struct kvr_point *points;
         uint32_t point_count;
         const struct kvr__fork *forks; /* rising */
-        uint32_t fork_count;
-        double seen;       /* requests for this model, the clock of the forks' visits */
-        double span;       /* requests over which visits fade */
-        double token_s;    /* mean over the candidates */
-        double log_flight; /* mean over the candidates of ln(1 + requests in flight) */
+        uint32_t fork_count;           /* at most KVR__FORKS_MAX */
+        double seen;                   /* requests for this model, the clock of the forks' visits */
+        double span;                   /* requests over which visits fade */
+        double token_s;                /* mean over the candidates */
+        double log_flight;             /* mean over the candidates of ln(1 + requests in flight) */
         uint64_t now_ns;
-        double starved;    /* 0 .. 1: what caches drop comes again, see past.h */
-        double home_yield; /* share of what was unknown of a prompt that its home turned out to have */
-        uint32_t home;     /* set by a policy that has homes: the candidate; `count` if none */
-        uint64_t affinity; /* hash of the session key, 0 without */
-        uint32_t owner;    /* the candidate that last served that session; `count` if none */
-        bool by_session;   /* set by the policy: the session decided */
+        uint64_t newest_ns; /* when the last candidate to come up did */
+        double starved;     /* 0 .. 1: what caches drop comes again, see past.h */
+        double home_yield;  /* share of what was unknown of a prompt that its home turned out to have */
+        uint32_t home;      /* set by a policy that has homes: the candidate; `count` if none */
+        uint64_t affinity;  /* hash of the session key, 0 without */
+        uint32_t owner;     /* the candidate that last served that session; `count` if none */
+        bool by_session;    /* set by the policy: the session decided */
         const struct kvr_env *env;
         struct kvr__policy_state *state;
 };

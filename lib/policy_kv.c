@@ -39,13 +39,25 @@
 #define MEDIAN_SAMPLE 64   /* replicas that a median is taken of */
 #define SESSION_WORTH 0.5  /* share of its unknown rest that a session's last replica is hoped to have */
 
-static uint32_t copies_of(const struct kvr__view *view, uint32_t point)
+/* How many have the points up to each fork, and beyond the one before: one look at each holder, whatever the forks. */
+static void copies_count(const struct kvr__view *view, uint32_t *ret)
 {
-        uint32_t copies = 0;
+        for (uint32_t i = 0; i < view->fork_count; i++)
+                ret[i] = 0;
+        for (uint32_t i = view->holders; i; i = view->candidates[i - 1].next) {
+                uint32_t points = view->candidates[i - 1].points, low = 0, high = view->fork_count;
 
-        for (uint32_t i = 0; i < view->count; i++)
-                copies += view->candidates[i].points > point;
-        return copies;
+                while (low < high) {
+                        uint32_t middle = (low + high) / 2;
+
+                        if (view->forks[middle].point < points)
+                                low = middle + 1;
+                        else
+                                high = middle;
+                }
+                if (low)
+                        ret[low - 1]++;
+        }
 }
 
 /* The part of the prompt that many have in common. */
@@ -58,14 +70,16 @@ static struct trunk trunk_find(const struct kvr__view *view)
 {
         double seen = fmax(fmin(view->seen, view->span), (double)SEEN_MIN * view->count);
         struct trunk trunk = {0};
+        uint32_t ends[KVR__FORKS_MAX], copies = 0;
 
+        copies_count(view, ends);
         for (uint32_t i = view->fork_count; i-- > 0 && !trunk.due;) {
                 const struct kvr__fork *fork = &view->forks[i];
 
+                copies += ends[i];
                 if (fork->exits < FORK_EXITS)
                         continue;
                 double share = view->count * fork->visits / seen;
-                uint32_t copies = copies_of(view, fork->point);
                 uint32_t tokens = view->tokens[fork->point];
 
                 if (share >= SHARE_TRUNK && !trunk.points)
@@ -91,7 +105,7 @@ static uint32_t home_find(const struct kvr__view *view, const struct trunk *trun
         uint64_t best_draw = 0;
         uint32_t best = view->count;
 
-        if (!view->point_count)
+        if (!view->point_count || view->home_yield <= 0)
                 return best;
         uint32_t point = trunk->points < view->point_count ? trunk->points : view->point_count - 1;
 
@@ -130,6 +144,8 @@ static void newcomers_spare(struct kvr__view *view)
         double figures[MEDIAN_SAMPLE];
         uint32_t grown = 0, met = 0, n = 0;
 
+        if (view->now_ns >= view->newest_ns + KVR__RAMP_NS)
+                return;
         for (uint32_t i = 0; i < view->count; i++)
                 grown += kvr__load_ramp(view->candidates[i].replica, view->now_ns) <= 0;
         if (!grown || grown == view->count)
@@ -151,11 +167,13 @@ static void waits_count(struct kvr__view *view)
 {
         double wait_s = 0, queue_s = 0;
 
+        if (view->starved < STARVED_MIN)
+                return;
         for (uint32_t i = 0; i < view->count; i++) {
                 wait_s += view->candidates[i].wait_s;
                 queue_s += view->candidates[i].queue * view->candidates[i].token_s;
         }
-        if (view->starved < STARVED_MIN || queue_s <= 0)
+        if (queue_s <= 0)
                 return;
         for (uint32_t i = 0; i < view->count; i++) {
                 struct kvr__candidate *candidate = &view->candidates[i];
@@ -185,6 +203,11 @@ static uint32_t ties_resolve(const struct kvr__view *view, const struct kvr__lea
 
         for (uint32_t i = 0; i < view->count; i++) {
                 const struct kvr__candidate *candidate = &view->candidates[i];
+
+                if (candidate->token_s == token_s) { /* most often, and without a division */
+                        kvr__least_try(&best, i, candidate->cost_s, candidate->replica->work);
+                        continue;
+                }
                 double ratio = token_s / candidate->token_s;
                 double apart_s = fabs(token_s - candidate->token_s) * view->prompt_tokens;
 
@@ -196,9 +219,39 @@ static uint32_t ties_resolve(const struct kvr__view *view, const struct kvr__lea
         return best.at;
 }
 
+/* Prices a candidate that has something of the prompt, or is its home. */
+static void holder_price(const struct kvr__view *view, const struct trunk *trunk, double toll_s,
+                         struct kvr__candidate *candidate, bool home)
+{
+        uint32_t match = candidate->match_tokens;
+        bool at_home = home && match >= trunk->allowed && candidate->replica->tells_cached;
+        double hope = at_home ? 1 - view->home_yield : 1;
+
+        candidate->due_tokens = match < trunk->due ? trunk->due : 0;
+        candidate->own_s = candidate->token_s * missing(view, match, trunk->due) * hope;
+        candidate->toll_s = toll_s * missing(view, match, trunk->allowed) * hope;
+        candidate->cost_s = candidate->wait_s + candidate->own_s + candidate->toll_s;
+}
+
+/* Those who have nothing of the prompt differ in their waits and speeds only, and they are many. */
+static void others_price(const struct kvr__view *view, const struct trunk *trunk, double toll_s)
+{
+        double own = missing(view, 0, trunk->due);
+
+        toll_s *= missing(view, 0, trunk->allowed);
+        for (uint32_t i = 0; i < view->count; i++) {
+                struct kvr__candidate *candidate = &view->candidates[i];
+
+                candidate->due_tokens = trunk->due;
+                candidate->own_s = candidate->token_s * own;
+                candidate->toll_s = toll_s;
+                candidate->cost_s = candidate->wait_s + candidate->own_s + toll_s;
+        }
+}
+
 uint32_t kvr__choose_kv(struct kvr__view *view)
 {
-        double others = expm1(view->log_flight);
+        double toll_s = expm1(view->log_flight) * view->token_s; /* per token */
         struct kvr__least least = KVR__LEAST_NONE;
         struct trunk trunk = trunk_find(view);
         uint32_t best_match = 0;
@@ -206,20 +259,18 @@ uint32_t kvr__choose_kv(struct kvr__view *view)
         view->home = home_find(view, &trunk);
         waits_count(view);
         newcomers_spare(view);
-        for (uint32_t i = 0; i < view->count; i++) {
-                struct kvr__candidate *candidate = &view->candidates[i];
-                uint32_t match = candidate->match_tokens;
-                bool at_home = i == view->home && match >= trunk.allowed && candidate->replica->tells_cached;
-                double hope = at_home ? 1 - view->home_yield : 1;
+        others_price(view, &trunk, toll_s);
+        if (view->home < view->count)
+                holder_price(view, &trunk, toll_s, &view->candidates[view->home], true);
+        for (uint32_t i = view->holders; i; i = view->candidates[i - 1].next) {
+                struct kvr__candidate *candidate = &view->candidates[i - 1];
 
-                candidate->due_tokens = match < trunk.due ? trunk.due : 0;
-                candidate->own_s = candidate->token_s * missing(view, match, trunk.due) * hope;
-                candidate->toll_s = others * view->token_s * missing(view, match, trunk.allowed) * hope;
-                candidate->cost_s = candidate->wait_s + candidate->own_s + candidate->toll_s;
-                kvr__least_try(&least, i, candidate->cost_s, candidate->replica->work);
-                if (match > best_match)
-                        best_match = match;
+                holder_price(view, &trunk, toll_s, candidate, i - 1 == view->home);
+                if (candidate->match_tokens > best_match)
+                        best_match = candidate->match_tokens;
         }
+        for (uint32_t i = 0; i < view->count; i++)
+                kvr__least_try(&least, i, view->candidates[i].cost_s, view->candidates[i].replica->work);
         least.at = ties_resolve(view, &least);
         if (view->owner == view->count)
                 return least.at;

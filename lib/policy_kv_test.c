@@ -673,6 +673,46 @@ static void jitter_does_not_move_a_conversation(void **state)
         }
 }
 
+/* What is cached where answers are generated is worth less by half a usual one for each, in proportion to the match. */
+static void running_answers_make_a_match_worth_less(void **state)
+{
+        struct kvr_candidate candidates[2];
+        struct kvr_decision decision;
+        size_t count;
+
+        (void)state;
+        up(2);
+        for (uint64_t i = 0; i < 20; i++) {
+                struct kvr_request request = text(100 + i, 4000);
+                struct kvr_ticket *ticket = brain_send(&fleet, &request, &decision);
+
+                fleet.env.now_ns += BRAIN_MS(50);
+                kvr_ticket_first_token(ticket);
+                fleet.env.now_ns += BRAIN_S(5);
+                brain_end(ticket, KVR_END_FINISHED, decision.prompt_tokens, 0, 1000);
+        }
+        struct kvr_request request = text(1, 4000);
+
+        request.pinned = fleet.ids[0];
+        struct kvr_ticket *ticket = brain_send(&fleet, &request, &decision);
+        double token_s = 0;
+
+        fleet.env.now_ns += BRAIN_MS(50);
+        kvr_ticket_first_token(ticket);
+        for (uint64_t number = 2; number-- > 0;) { /* a prompt of its own, then the very same one */
+                request = text(number == 0 ? 1 : 2, 4000);
+                assert_int_equal(kvr_explain(fleet.router, &request, &decision, candidates, 2, &count, NULL),
+                                 KVR_OK);
+                token_s = candidates[1].own_s / decision.prompt_tokens;
+                double share = (double)candidates[0].match_tokens / decision.prompt_tokens;
+
+                assert_true(number == 1 ? share == 0 : share > 0.9);
+                assert_near(candidates[0].wait_s, (8 + 500 * share) * token_s, 1e-9);
+                assert_near(candidates[1].wait_s, 0, 0);
+        }
+        brain_end(ticket, KVR_END_FINISHED, decision.prompt_tokens, 0, 1000);
+}
+
 /* ---- explanations ---- */
 
 static void costs_add_up(void **state)
@@ -707,8 +747,8 @@ static void costs_add_up(void **state)
         assert_int_equal(candidates[1].match_tokens, 1008);
         assert_int_equal(candidates[0].match_tokens, 0);
         assert_near(candidates[0].own_s / candidates[1].own_s, 2000.0 / 992, 1e-9);
-        /* 3 * (1000 + 8) tokens wait on the third. */
-        assert_near(candidates[2].wait_s / candidates[0].own_s, 3024.0 / 2000, 1e-9);
+        /* 3 * 1000 tokens wait on the third. */
+        assert_near(candidates[2].wait_s / candidates[0].own_s, 3000.0 / 2000, 1e-9);
         assert_near(candidates[0].wait_s, 0, 1e-12);
         assert_int_equal(explained.replica, fleet.ids[1]);
         brain_send(&fleet, &request, &decision);
@@ -741,6 +781,7 @@ int main(void)
                 cmocka_unit_test_teardown(faster_replicas_get_more, down),
                 cmocka_unit_test_teardown(nearly_equal_speeds_share, down),
                 cmocka_unit_test_teardown(jitter_does_not_move_a_conversation, down),
+                cmocka_unit_test_teardown(running_answers_make_a_match_worth_less, down),
                 cmocka_unit_test_teardown(costs_add_up, down),
         };
 

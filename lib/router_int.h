@@ -22,7 +22,6 @@
 
 #define KVR__OWNERS_MAX      65536
 #define KVR__SESSION_LIFE_NS 3600000000000ULL /* a session key unused for an hour means nothing any more */
-#define KVR__FORKS_MAX       128              /* forks of one prompt that are looked at, the deepest ones */
 #define KVR__REASONS         (KVR_REASON_ONLY + 1)
 #define KVR__ENTERED         16 /* a power of two */
 
@@ -99,6 +98,7 @@ struct kvr__query {
 struct kvr__choice {
         enum kvr_status status;
         uint32_t count, chosen;
+        uint32_t holders;       /* see struct kvr__view */
         uint32_t prompt_tokens; /* 0 unknown */
         uint32_t charge_tokens; /* the same, or what an unknown prompt counts as */
         uint64_t retry_after_ns;

@@ -450,6 +450,9 @@ static void settle(struct kvr_router *router, struct kvr_ticket *ticket, const s
 
                 replica->mean_total_s +=
                         replica->mean_total_s > 0 ? (stay_s - replica->mean_total_s) * STAY_STEP : stay_s;
+                if (answer > 0)
+                        kvr__model_learn_length(kvr__models_get(&router->models, ticket->model),
+                                                (double)answer);
         }
         account(router, ticket, result);
         if (response && outcome->end == KVR_END_FINISHED && !replica->removed)

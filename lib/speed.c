@@ -18,6 +18,7 @@
 #define OUTLIER    8.0  /* times longer or shorter than expected */
 #define SPREAD_MIN 0.25 /* of a term, relative to its mean, for its slope to be told from an overhead */
 #define RIDGE      0.02 /* added to each variance: terms that rise and fall together share what both explain */
+#define RIDGE_MIN  1e-6 /* of it where they leave nothing unexplained */
 #define JITTER_S   0.01 /* first tokens come so much earlier or later for no reason */
 #define EVEN_OUT   0.9  /* less than 1, so that rule and replicas cannot drift apart together */
 #define DOUBT      2.0  /* standard errors within which a replica is like the others */
@@ -26,7 +27,7 @@
 /* ---- fitting ---- */
 
 /* Solves the symmetric system of the terms in `used` by elimination; positive definite thanks to the ridge. */
-static void solve(const double s[TERMS][TERMS], const double r[TERMS], const bool used[TERMS],
+static void solve(const double s[TERMS][TERMS], const double r[TERMS], const bool used[TERMS], double ridge,
                   double ret[TERMS])
 {
         double a[TERMS][TERMS + 1];
@@ -34,7 +35,7 @@ static void solve(const double s[TERMS][TERMS], const double r[TERMS], const boo
         for (int i = 0; i < TERMS; i++) {
                 for (int j = 0; j < TERMS; j++)
                         a[i][j] = used[i] && used[j] ? s[i][j] : 0;
-                a[i][i] = used[i] ? s[i][i] * (1 + RIDGE) : 1;
+                a[i][i] = used[i] ? s[i][i] * (1 + ridge) : 1;
                 a[i][TERMS] = used[i] ? r[i] : 0;
         }
         for (int k = 0; k < TERMS; k++)
@@ -52,10 +53,46 @@ static void solve(const double s[TERMS][TERMS], const double r[TERMS], const boo
         }
 }
 
-/* Least squares over the terms that vary enough to tell, none of which can save time. */
+/* Least squares over the terms in `used`, none of which can save time. Returns the share of the variance `v` of
+ * seconds that is left unexplained. */
+static double slopes_solve(const double s[TERMS][TERMS], const double r[TERMS], double v,
+                           const double x[TERMS], const bool usable[TERMS], double ridge, double ret[TERMS])
+{
+        double explained = 0, varying = 0;
+        bool used[TERMS];
+        int worst;
+
+        memcpy(used, usable, sizeof(used));
+        do {
+                worst = -1;
+                solve(s, r, used, ridge, ret);
+                for (int i = 0; i < TERMS; i++)
+                        if (used[i] && ret[i] < 0 && (worst < 0 || ret[i] * x[i] < ret[worst] * x[worst]))
+                                worst = i;
+                if (worst >= 0)
+                        used[worst] = false;
+        } while (worst >= 0);
+        for (int i = 0; i < TERMS; i++) {
+                explained += ret[i] * r[i];
+                for (int j = 0; j < TERMS; j++)
+                        varying += ret[i] * s[i][j] * ret[j];
+        }
+        if (explained <= 0 || varying <= 0 || v <= 0)
+                return 1;
+        /* The ridge makes all too small. Their proportions stay; so stretched they explain most. */
+        for (int i = 0; i < TERMS; i++)
+                ret[i] *= explained / varying;
+        return fmin(1, fmax(0, 1 - explained * explained / varying / v));
+}
+
+/*
+ * Over the terms that vary enough to tell. Waits are sums of many prompts, in which a bias does not average out, and
+ * a ridge is one: it is as large as what the terms leave unexplained.
+ */
 static void slopes_fit(const struct kvr__curve *curve, double ret[TERMS])
 {
-        double s[TERMS][TERMS], r[TERMS];
+        double v = curve->tt / curve->n - curve->t * curve->t / curve->n / curve->n, s[TERMS][TERMS],
+               r[TERMS];
         bool used[TERMS];
 
         for (int i = 0; i < TERMS; i++) {
@@ -66,18 +103,9 @@ static void slopes_fit(const struct kvr__curve *curve, double ret[TERMS])
                 r[i] = curve->xt[i] / curve->n - mean * curve->t / curve->n;
                 used[i] = s[i][i] > SPREAD_MIN * SPREAD_MIN * mean * mean;
         }
-        for (;;) {
-                int worst = -1;
+        double rest = slopes_solve(s, r, v, curve->x, used, RIDGE, ret);
 
-                solve(s, r, used, ret);
-                for (int i = 0; i < TERMS; i++)
-                        if (used[i] && ret[i] < 0 &&
-                            (worst < 0 || ret[i] * curve->x[i] < ret[worst] * curve->x[worst]))
-                                worst = i;
-                if (worst < 0)
-                        return;
-                used[worst] = false;
-        }
+        (void)slopes_solve(s, r, v, curve->x, used, fmax(RIDGE * rest, RIDGE_MIN), ret);
 }
 
 static struct kvr__rule rule_fit(const struct kvr__curve *curve)
@@ -118,7 +146,7 @@ static double slowness(const struct kvr__curve *curve, const struct kvr__speed *
 {
         double expected = expected_s(rule, speed->n, speed->x);
         /* Short prompts and quick answers show little of it: that much of every first token is doubt. */
-        double doubt = speed->n * fmax(rule->overhead_s, JITTER_S);
+        double doubt = speed->n * (rule->overhead_s > JITTER_S ? rule->overhead_s : JITTER_S);
         /* The first few samples of a replica are eked out with the rule itself. */
         double eke = speed->samples < SETTLED ? (SETTLED - speed->samples) * 0.5 * curve->t / curve->n : 0;
 
@@ -161,6 +189,7 @@ void kvr__speed_learn(struct kvr__curve *curve, struct kvr__speed *speed, double
         }
         curve->n = curve->n * CURVE_KEEP + 1;
         curve->t = curve->t * CURVE_KEEP + even;
+        curve->tt = curve->tt * CURVE_KEEP + even * even;
         speed->n = speed->n * SPEED_KEEP + 1;
         speed->t = speed->t * SPEED_KEEP + seconds;
         speed->rr = speed->rr * SPEED_KEEP + off * off;

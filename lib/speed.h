@@ -27,9 +27,10 @@ struct kvr__rule {
         double slope[KVR__SPEED_TERMS]; /* seconds per unit of each term */
 };
 
-/* Fading sums over the first tokens of a model: how many, seconds, terms, and products of terms and seconds. */
+/* Fading sums over the first tokens of a model: how many, seconds, their squares, terms, and products of terms and
+ * seconds. */
 struct kvr__curve {
-        double n, t;
+        double n, t, tt;
         double x[KVR__SPEED_TERMS], xt[KVR__SPEED_TERMS], xx[KVR__SPEED_TERMS][KVR__SPEED_TERMS];
         struct kvr__rule rule; /* what they come to; fitted anew every few samples, as every decision asks */
         uint32_t samples;

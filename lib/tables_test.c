@@ -197,19 +197,19 @@ static void wait_is_tokens_less_what_must_be_done(void **state)
         (void)state;
         kvr__load_book(replica, &a);
         kvr__load_book(replica, &b);
-        double charge = 2 * KVR__REQUEST_TOKENS * token_s;
-
-        assert_near(kvr__load_wait(replica, token_s, BRAIN_S(10)), 1.5 + charge, 1e-9);
-        assert_near(kvr__load_wait(replica, token_s, BRAIN_MS(10400)), 1.1 + charge, 1e-9);
-        assert_near(kvr__load_wait(replica, token_s, BRAIN_S(11)), 0.5 + charge, 1e-9);
+        /* Of prompts that are computed nothing but their tokens counts. */
+        assert_near(kvr__load_wait(replica, token_s, BRAIN_S(10)), 1.5, 1e-9);
+        assert_near(kvr__load_wait(replica, token_s, BRAIN_MS(10400)), 1.1, 1e-9);
+        assert_near(kvr__load_wait(replica, token_s, BRAIN_S(11)), 0.5, 1e-9);
         /* Overdue: our figures are wrong, it counts again, but not more than before. */
-        assert_near(kvr__load_wait(replica, token_s, BRAIN_MS(11200)), 0.7 + charge, 1e-9);
-        assert_near(kvr__load_wait(replica, token_s, BRAIN_S(100)), 1.5 + charge, 1e-9);
+        assert_near(kvr__load_wait(replica, token_s, BRAIN_MS(11200)), 0.7, 1e-9);
+        assert_near(kvr__load_wait(replica, token_s, BRAIN_S(100)), 1.5, 1e-9);
         /* The second starts when the first is through. */
         assert_true(kvr__load_first_token(replica, &a, BRAIN_S(100)));
         assert_false(kvr__load_first_token(replica, &a, BRAIN_S(101)));
         assert_near(a.busy_s, 90, 1e-9);
-        assert_near(kvr__load_wait(replica, token_s, BRAIN_MS(100100)), 0.4 + charge, 1e-9);
+        assert_near(kvr__load_wait(replica, token_s, BRAIN_MS(100100)), 0.4 + KVR__REQUEST_TOKENS * token_s,
+                    1e-9);
         kvr__load_release(replica, &a);
         assert_true(kvr__load_first_token(replica, &b, BRAIN_MS(100500)));
         assert_near(b.busy_s, 0.5, 1e-9);
@@ -237,6 +237,25 @@ static void speed_is_a_mean_of_large_samples(void **state)
         /* An outlier counts as at most eight times the usual, and one alone proves little. */
         kvr__speed_learn(&curve, &speed, 1000, 0, 1000);
         assert_near(kvr__speed_token_s(&curve, &speed), 0.0001, 0.0001 * 8 / 128);
+}
+
+/*
+ * Where time is nothing but uncached tokens, it is learned without a bias, although cached tokens rise with them
+ * and could explain a part: waits are sums of many prompts, in which a bias does not average out.
+ */
+static void exact_times_are_learned_exactly(void **state)
+{
+        struct kvr__curve curve = {0};
+        struct kvr__speed speed = {0};
+
+        (void)state;
+        for (uint64_t i = 0; i < 1000; i++) {
+                double turn = (double)(brain_mix(i) % 1000), uncached = 500 + 20 * turn;
+                double cached = 10 * turn + (double)(brain_mix(i + 5000) % 5000);
+
+                kvr__speed_learn(&curve, &speed, uncached, cached, uncached * 0.0002);
+        }
+        assert_near(kvr__speed_token_s(&curve, &speed), 0.0002, 0.0002 * 0.005);
 }
 
 /* Equal replicas, one with long prompts and one with short ones, and one that is half as fast. */
@@ -381,6 +400,7 @@ int main(void)
                 cmocka_unit_test(tickets_come_back),
                 cmocka_unit_test(wait_is_tokens_less_what_must_be_done),
                 cmocka_unit_test(speed_is_a_mean_of_large_samples),
+                cmocka_unit_test(exact_times_are_learned_exactly),
                 cmocka_unit_test(overhead_is_no_slowness),
                 cmocka_unit_test(context_is_no_slowness),
                 cmocka_unit_test(chance_is_no_slowness),
