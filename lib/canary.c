@@ -91,7 +91,8 @@ void kvr__canary_learn(struct kvr_router *router, const struct kvr_ticket *ticke
         if (said >= telling && found < said * NOTHING_SHARE)
                 contradict(&replica->canary, KVR_CANARY_STALE);
         /* What was sent there just before may be computed by then, and told of later. */
-        else if (found >= telling && said <= 0 && found > ticket->young_tokens + telling)
+        else if (found >= telling && said <= 0 && found > ticket->young_tokens + telling &&
+                 !kvr__events_partial(router, replica))
                 contradict(&replica->canary, cause_of(router, ticket));
         else if (said >= telling && fabs(found - said) <= fmax(TELLING_BLOCKS * block, SLIP_SHARE * said))
                 agree(&replica->canary);

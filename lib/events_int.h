@@ -33,6 +33,7 @@ struct kvr__event_source {
         kvr_replica_id id;         /* 0: free */
         uint16_t lanes[KVR_TIERS]; /* KVR__NO_LANE where there is none yet */
         uint32_t block_tokens;     /* 0: no event and nothing told yet */
+        bool size_seen;            /* an event had it: it is not only what was told */
         uint8_t size;              /* number of that size, KVR__NO_SIZE: none */
         uint64_t cleared_ns;       /* when it said last that all is gone; 0 never */
 };
@@ -64,6 +65,11 @@ struct kvr__events {
         /* By GPU lane: the replica's other lanes, CPU in the low half, DISK in the high one. */
         _Atomic uint32_t lower[KVR__BLOCK_LANES_MAX];
         _Atomic uint32_t held[KVR__BLOCK_LANES_MAX]; /* blocks by lane */
+        /*
+         * By GPU lane: blocks of which the engine told, and that we do not know (any more). It tells of each but once:
+         * they, and all that is computed on top of them, stay unknown until it drops them.
+         */
+        _Atomic uint32_t unknown[KVR__BLOCK_LANES_MAX];
         _Atomic uint32_t trusted;                    /* replicas that are, so told by the host */
         _Atomic uint64_t map_hits, map_misses;
         struct kvr__question questions[KVR__QUESTIONS];
@@ -80,6 +86,9 @@ void kvr__events_leave(struct kvr_router *router, kvr_replica_id id);
 /* The host found out that its cache is empty. What events said of it is void unless they said so themselves just
  * before. */
 void kvr__events_forget(struct kvr_router *router, kvr_replica_id id);
+/* The size of its blocks was told otherwise: good until an event shows it, so that prompts before that are
+ * tokenized too. Without the router's lock. */
+void kvr__events_size(struct kvr_router *router, kvr_replica_id id, uint32_t block_tokens);
 
 /* ---- before the lock: events_look.c ---- */
 
@@ -88,7 +97,8 @@ struct kvr__look_size {
         uint32_t block_tokens; /* 0: nobody has such blocks */
         uint32_t blocks;       /* leading ones that the map, or the prompt itself, tells the keys of */
         uint32_t points;       /* leading points of the prompt that they belong to */
-        uint32_t tokens;       /* up to the last of these */
+        uint32_t end;          /* units up to where they are known: the last of these, or an end behind it */
+        uint32_t tokens;       /* up to there */
         enum kvr__mapped_by by;
         uint64_t base; /* key of the first block without adapter and salt, 0: it has neither */
 };
@@ -145,6 +155,8 @@ void kvr__young_first_token(struct kvr__replica *replica, const struct kvr_ticke
 
 /* events.c: it leaves the fleet. */
 void kvr__events_untrust(struct kvr_router *router, struct kvr__replica *replica);
+/* Some of what it holds is not known since events were missed, so what the view lacks may be there all the same. */
+bool kvr__events_partial(const struct kvr_router *router, const struct kvr__replica *replica);
 /* Blocks that its events say it holds, on all tiers. */
 uint64_t kvr__events_held(const struct kvr_router *router, const struct kvr__replica *replica);
 

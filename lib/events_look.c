@@ -3,7 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "prompt_cell.h"
 #include "router_int.h"
+#include "token_ends.h"
 
 #define AHEAD      4    /* points behind the deepest one found that are tried, should its neighbour be lost */
 #define KEYS_FIRST 4096 /* room for a chain at first */
@@ -91,17 +93,47 @@ static uint32_t deepest_point(const struct kvr__token_map *map, const struct kvr
         return behind && point_get(map, query, block_tokens, behind - 1, ret) ? behind : 0;
 }
 
+/* A text may begin with a whole earlier prompt that ended behind these points: units up to there, 0 if none. */
+static uint32_t end_behind(const struct kvr__token_map *map, const struct kvr__query *query,
+                           uint32_t block_tokens, uint32_t points, struct kvr__mapped *ret)
+{
+        uint32_t lengths[KVR__ENDS_MAX], most = 0;
+        struct kvr__cell cell;
+
+        if (points == query->point_count || !kvr__cell_behind(query->request->prompt, points, &cell))
+                return 0;
+        uint32_t count = kvr__token_ends_get(
+                map, &(struct kvr__ends_of){cell.chain, block_tokens, query->model}, lengths);
+
+        for (uint32_t i = 0; i < count; i++) {
+                struct kvr__mapped mapped;
+
+                if (lengths[i] <= most || lengths[i] >= cell.bytes.len ||
+                    !kvr__token_map_get(map,
+                                        kvr__token_map_key(map, kvr__cell_end_key(&cell, lengths[i]),
+                                                           block_tokens, query->model),
+                                        &mapped) ||
+                    mapped.by != KVR__MAPPED_COUNT)
+                        continue;
+                most = lengths[i];
+                *ret = mapped;
+        }
+        return most ? cell.start + most : 0;
+}
+
 static void chain_of_text(const struct kvr__events *events, const struct kvr__query *query,
                           struct kvr__look *look, struct kvr__look_size *size)
 {
         struct kvr__mapped mapped;
         uint32_t points = deepest_point(events->map, query, size->block_tokens, &mapped);
+        uint32_t end = end_behind(events->map, query, size->block_tokens, points, &mapped);
 
-        if (!points || !keys_reserve(look, mapped.blocks))
+        if ((!points && !end) || !keys_reserve(look, mapped.blocks))
                 return;
         kvr__token_map_chain(events->map, mapped.place, mapped.blocks, look->keys, &size->base);
         size->blocks = mapped.blocks;
         size->points = points;
+        size->end = end ? end : query->points[points - 1].end;
         size->tokens = mapped.tokens;
         size->by = mapped.by;
 }
@@ -128,7 +160,7 @@ static void chain_of_ids(const struct kvr__query *query, struct kvr__look *look,
                         prompt->ids, size->block_tokens, 0);
         size->blocks = blocks;
         size->points = query->point_count;
-        size->tokens = query->units;
+        size->end = size->tokens = query->units;
         size->by = KVR__MAPPED_COUNT;
 }
 

@@ -9,11 +9,24 @@
 
 /* ---- tokens of the prompt ---- */
 
-/* All tokens from `point` on lie so much further; those before are at most what this one has. */
-static void tokens_shift(struct kvr_router *router, const struct kvr__query *query, uint32_t point,
-                         double tokens)
+/* So many tokens are taken to lie before this place, which is behind `point` points and not behind another. */
+static double tokens_at(const struct kvr_router *router, const struct kvr__query *query, uint32_t point,
+                        uint32_t end)
 {
-        double by = tokens - router->tokens[point];
+        uint32_t from = point ? query->points[point - 1].end : 0;
+        double before = point ? router->tokens[point - 1] : 0;
+
+        if (point == query->point_count)
+                return before;
+        return before + (router->tokens[point] - before) * (end - from) / (query->points[point].end - from);
+}
+
+/* Up to `end`, which lies in front of `point` or on it, there are so many tokens: those from there on lie as much
+ * further, those before are at most as many. */
+static void tokens_shift(struct kvr_router *router, const struct kvr__query *query, uint32_t point,
+                         uint32_t end, double tokens)
+{
+        double by = tokens - tokens_at(router, query, point, end);
 
         for (uint32_t i = point; i-- > 0 && router->tokens[i] > tokens;)
                 router->tokens[i] = (uint32_t)tokens;
@@ -36,7 +49,8 @@ static void answer_shift(struct kvr_router *router, const struct kvr__query *que
         if (!note || !note->answer || end + 1 >= query->point_count ||
             kvr__answer_tokens(router, query, choice, points, note->answer) <= 0)
                 return;
-        tokens_shift(router, query, end, (double)router->tokens[points - 1] + note->answer);
+        tokens_shift(router, query, end, query->points[end].end,
+                     (double)router->tokens[points - 1] + note->answer);
 }
 
 void kvr__look_measure(struct kvr_router *router, const struct kvr__query *query, struct kvr__choice *choice)
@@ -48,13 +62,15 @@ void kvr__look_measure(struct kvr_router *router, const struct kvr__query *query
         for (int i = 0; i < KVR__EVENT_SIZES; i++) {
                 const struct kvr__look_size *size = &query->look->sizes[i];
 
-                if (size->points && (!best || size->points > best->points))
+                if (size->end && (!best || size->end > best->end))
                         best = size;
         }
         if (!best)
                 return;
-        tokens_shift(router, query, best->points - 1, best->tokens);
-        if (best->by == KVR__MAPPED_COUNT)
+        bool at_point = best->points && best->end == query->points[best->points - 1].end;
+
+        tokens_shift(router, query, best->points - at_point, best->end, best->tokens);
+        if (at_point && best->by == KVR__MAPPED_COUNT)
                 answer_shift(router, query, choice, best->points);
 }
 
@@ -105,6 +121,9 @@ bool kvr__event_match(struct kvr_router *router, const struct kvr__query *query,
         uint32_t block = size->block_tokens, held = depth->gpu + depth->cpu + depth->disk;
         uint32_t history = router->depth[replica->lane];
         uint32_t young = kvr__young_points(router, replica, query->now_ns);
+
+        /* Not what the prompts behind it in the queue will have displaced: history is as large as the cache. */
+        young = young < history ? young : history;
         double tokens = (double)held * block, answer = 0;
         /* It has all that can be told of the prompt: nothing speaks against what history says of the rest. */
         bool all = held >= size->blocks;
@@ -114,6 +133,10 @@ bool kvr__event_match(struct kvr_router *router, const struct kvr__query *query,
                 candidate->young_tokens =
                         kvr__hit_tokens(block, router->tokens[young - 1], choice->prompt_tokens);
         if (replica->canary.doubted)
+                return false;
+        /* Blocks that no event tells again may be there: history knows more of them. */
+        if (history && kvr__events_partial(router, replica) &&
+            router->tokens[history - 1] >= fmax(tokens, young ? router->tokens[young - 1] : 0))
                 return false;
         candidate->points = all ? size->points : points_within(router, size->points, tokens);
         if (all && history >= size->points) {

@@ -51,6 +51,7 @@ struct kvr_parser *kvr_parser_new(void)
         parser->json.scan = kvr__scanner_at(kvr__scanner_count() - 1)->scan;
         parser->stream.points = parser->points;
         kvr__hash_init(&parser->hash, 0);
+        parser->text.hash = &parser->hash;
         kvr__recall_init(&parser->recall);
         kvr__field_map_init(&parser->fields);
         return parser;
@@ -172,6 +173,9 @@ static enum kvr_status write_stream(struct kvr_parser *parser, struct kvr_prompt
         ret->point_count = parser->stream.point_count;
         ret->units = ret->point_count ? parser->points[ret->point_count - 1].end : 0;
         ret->mappable = !parser->unmappable && parser->stream.media_left == KVR_MEDIA_COUNTED_MAX;
+        /* Nothing is behind the text: no setting that the template has there. */
+        if (parser->text.bytes.len && parser->text.start + parser->text.bytes.len == parser->stream.pos)
+                ret->text = &parser->text;
         ret->ids = parser->id_count ? parser->ids : NULL;
         ret->id_count = parser->id_count;
         return KVR_OK;
@@ -230,6 +234,7 @@ enum kvr_status kvr_prompt_parse(struct kvr_parser *parser, enum kvr_api api, st
         parser->unkeyed = false;
         parser->unmappable = false;
         parser->id_count = 0;
+        parser->text.bytes.len = 0;
         parser->strings.len = 0;
         parser->length = (uint32_t)body.len;
         /* Paths without a rule carry anything, JSON or not. */

@@ -20,7 +20,7 @@ static struct kvr_slice canonical(struct kvr_parser *parser, uint32_t token, boo
                                   kvr__json_canonical(raw.data, (uint32_t)raw.len, parser->scratch.data)};
 }
 
-void kvr__canon_text(struct kvr_parser *parser, uint32_t token)
+struct kvr_slice kvr__canon_text(struct kvr_parser *parser, uint32_t token)
 {
         bool stays;
         struct kvr_slice text = canonical(parser, token, &stays);
@@ -29,6 +29,7 @@ void kvr__canon_text(struct kvr_parser *parser, uint32_t token)
                 kvr__stream_lend(&parser->stream, text.data, (uint32_t)text.len);
         else
                 kvr__stream_copy(&parser->stream, text.data, (uint32_t)text.len);
+        return text;
 }
 
 static void put_char(struct kvr_parser *parser, char c)

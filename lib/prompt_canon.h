@@ -18,8 +18,9 @@ struct kvr__canon_rule {
         bool digest;         /* long strings as KVR__TAG_DIGEST and 16 bytes */
 };
 
-/* The text of a string, without quotes. */
-void kvr__canon_text(struct kvr_parser *parser, uint32_t token);
+/* The text of a string, without quotes. What was written: it lies in the body, or in the parser until the next
+ * string. */
+struct kvr_slice kvr__canon_text(struct kvr_parser *parser, uint32_t token);
 /* Any value, members in the order written. */
 void kvr__canon_value(struct kvr_parser *parser, uint32_t token, bool digest);
 /* Any value; if it is an object, its members by key. Equal keys keep their order. */

@@ -4,6 +4,7 @@
 #define KVROUTE_LIB_PROMPT_PARSER_H
 
 #include "lib/json.h"
+#include "lib/prompt_cell.h"
 #include "lib/prompt_fields.h"
 #include "lib/prompt_hash.h"
 #include "lib/prompt_recall.h"
@@ -22,6 +23,7 @@ struct kvr_parser {
         char ignored[24]; /* the hint that was made (prompt_ignore.h) */
         uint32_t *ids;    /* of a prompt that came as ids */
         uint32_t id_count, id_room;
+        struct kvr_prompt_text text; /* of a prompt that came as one; no bytes: it did not */
 
         /* of the request being read */
         enum kvr_api api;

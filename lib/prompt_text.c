@@ -172,6 +172,17 @@ static void put_mixed(struct kvr_parser *parser, uint32_t array)
         }
 }
 
+/* One text, with nothing behind it. */
+static void put_text(struct kvr_parser *parser, uint32_t token)
+{
+        struct kvr_prompt_text *text = &parser->text;
+
+        kvr__stream_text(&parser->stream);
+        text->chain = parser->stream.chain;
+        text->start = parser->stream.pos;
+        text->bytes = kvr__canon_text(parser, token);
+}
+
 /* llama.cpp: {"prompt_string": ..., "multimodal_data": [...]}. The media stand in front: markers in the text
  * tell where. */
 static enum kvr_status put_object(struct kvr_parser *parser, uint32_t object, const struct kvr__path *path)
@@ -197,8 +208,7 @@ static enum kvr_status put_object(struct kvr_parser *parser, uint32_t object, co
                         kvr__stream_media(&parser->stream);
                 }
         }
-        kvr__stream_text(&parser->stream);
-        kvr__canon_text(parser, member[0]);
+        put_text(parser, member[0]);
         return KVR_OK;
 }
 
@@ -211,8 +221,7 @@ static enum kvr_status put_one(struct kvr_parser *parser, uint32_t token, const 
         switch (kvr__json_type(json, token)) {
         case KVR__JSON_STRING:
         case KVR__JSON_STRING_X:
-                kvr__stream_text(&parser->stream);
-                kvr__canon_text(parser, token);
+                put_text(parser, token);
                 return KVR_OK;
         case KVR__JSON_OBJECT:
                 return put_object(parser, token, path);

@@ -406,6 +406,8 @@ enum kvr_status kvr_replica_configure(struct kvr_router *router, kvr_replica_id 
         else if (!spec_apply(router, replica, spec))
                 status = KVR_E_NOMEM;
         kvr__router_unlock(router);
+        if (status == KVR_OK)
+                kvr__events_size(router, id, spec->block_tokens);
         return status;
 }
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "prompt_cell.h"
 #include "router_int.h"
 #include "token_learn.h"
 
@@ -13,6 +14,8 @@ struct kvr_outline {
         uint64_t model;
         bool mappable;
         struct kvr_slice adapter, salt; /* behind the points */
+        uint64_t cell;                  /* see struct kvr__lesson */
+        uint32_t cell_bytes;
         uint32_t point_count;
         struct kvr_point points[];
 };
@@ -28,6 +31,19 @@ static bool is_mappable(const struct kvr_prompt *prompt)
         return prompt->mappable && prompt->point_count && prompt->unit == KVR_UNIT_BYTES;
 }
 
+static void cell_find(const struct kvr_prompt *prompt, struct kvr_outline *outline)
+{
+        uint32_t last = prompt->point_count - 1;
+        struct kvr__cell cell;
+
+        /* An end on the grid is a point of longer prompts too. */
+        if (!kvr__cell_behind(prompt, last, &cell) ||
+            kvr__cell_end_key(&cell, (uint32_t)cell.bytes.len) != prompt->points[last].key)
+                return;
+        outline->cell = cell.chain;
+        outline->cell_bytes = (uint32_t)cell.bytes.len;
+}
+
 struct kvr_outline *kvr_outline_new(const struct kvr_prompt *prompt, struct kvr_slice model,
                                     struct kvr_slice adapter, struct kvr_slice salt)
 {
@@ -40,6 +56,9 @@ struct kvr_outline *kvr_outline_new(const struct kvr_prompt *prompt, struct kvr_
 
         outline->model = model_of(model);
         outline->mappable = is_mappable(prompt);
+        outline->cell_bytes = 0;
+        if (outline->mappable)
+                cell_find(prompt, outline);
         outline->point_count = prompt->point_count;
         if (points)
                 memcpy(outline->points, prompt->points, points);
@@ -230,6 +249,8 @@ static enum kvr_status learn(struct kvr__events *events, const struct kvr_outlin
                         .model = outline->model,
                         .tokens = count,
                         .marks = marks,
+                        .cell = outline->cell,
+                        .cell_bytes = outline->cell_bytes,
                         .block_tokens =
                                 atomic_load_explicit(&events->sizes[i].block_tokens, memory_order_acquire),
                 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "token_learn.h"
+#include "token_ends.h"
 
 #include <stdlib.h>
 
@@ -262,6 +263,11 @@ bool kvr__token_learn(struct kvr__token_map *map, const struct kvr__lesson *less
 
                 if (place)
                         slots_fill(&study, place);
+                if (place && lesson->cell_bytes)
+                        kvr__token_ends_put(
+                                map,
+                                &(struct kvr__ends_of){lesson->cell, lesson->block_tokens, lesson->model},
+                                lesson->cell_bytes, place);
         }
         free(study.places);
         free(study.room);

@@ -29,6 +29,9 @@ struct kvr__lesson {
         const uint64_t *keys; /* of its whole blocks */
         uint32_t blocks;
         uint64_t base; /* see kvr__token_map_append */
+        /* The text ends so many bytes into this cell (token_ends.h); 0: that is not known. */
+        uint64_t cell;
+        uint32_t cell_bytes;
 };
 
 /* Writers' rules of the map. False when out of memory. */

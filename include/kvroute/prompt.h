@@ -73,6 +73,9 @@ struct kvr_point {
         uint32_t end; /* units of that prefix; strictly rising */
 };
 
+/* Where the text of a prompt lies. */
+struct kvr_prompt_text;
+
 /* What one request says about itself. Slices and points live in the parser until its next use. */
 struct kvr_prompt {
         enum kvr_api api;
@@ -84,6 +87,9 @@ struct kvr_prompt {
         /* The prompt as ids, when it came so (KVR_UNIT_TOKENS): the first of them, as far as they are kept. */
         const uint32_t *ids;
         uint32_t id_count; /* at most KVR_PROMPT_IDS_MAX */
+        /* Of a prompt that is one text: lets a decision by engine events look between the points. Lives as they do,
+         * and needs the body. NULL: none. */
+        const struct kvr_prompt_text *text;
         /*
          * False: equal keys may stand for different token ids, or the same ids for different cache entries,
          * so that nothing can be learned of its tokens (images and other media, extra_key, adapters by list).
