@@ -120,6 +120,27 @@ static bool port_of(const char *text, uint32_t rank, unsigned *ret)
         return *text == '\0' && port > 0 && port + rank < 65536;
 }
 
+bool engine_kv_same_host(const char *endpoint, const char *host)
+{
+        const char *at, *colon;
+        size_t len;
+
+        if (strncmp(endpoint, "tcp://", 6) != 0)
+                return false;
+        at = endpoint + 6;
+        colon = strrchr(at, ':');
+        if (!colon)
+                return false;
+        len = (size_t)(colon - at);
+        if (is_any_host(at, len))
+                return true;
+        if (len > 2 && at[0] == '[' && at[len - 1] == ']') {
+                at++;
+                len -= 2;
+        }
+        return len == strlen(host) && memcmp(at, host, len) == 0;
+}
+
 bool engine_kv_endpoint(const char *text, const char *host, uint32_t rank, char ret[ENGINE_KV_ENDPOINT_MAX])
 {
         const char *at, *colon;

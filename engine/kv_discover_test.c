@@ -126,12 +126,40 @@ static void test_endpoints(void **state)
         }
 }
 
+static void test_same_host(void **state)
+{
+        (void)state;
+        static const struct {
+                const char *endpoint, *host;
+                bool same;
+        } cases[] = {
+                {"tcp://*:5557", "10.0.0.1", true},
+                {"tcp://0.0.0.0:5557", "gpu-a", true},
+                {"tcp://[::]:5557", "::1", true},
+                {"tcp://gpu-a:5557", "gpu-a", true},
+                {"tcp://[fe80::1]:5557", "fe80::1", true},
+                {"tcp://gpu-b:5557", "gpu-a", false},
+                {"tcp://gpu-a.evil:5557", "gpu-a", false},
+                {"tcp://gpu:5557", "gpu-a", false},
+                {"tcp://127.0.0.1:5557", "10.0.0.1", false},
+                {"tcp://gpu-a", "gpu-a", false},
+                {"ipc:///run/kv", "gpu-a", false},
+                {"tcp:/", "", false},
+                {"", "", false},
+        };
+
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+                if (engine_kv_same_host(cases[i].endpoint, cases[i].host) != cases[i].same)
+                        fail_msg("%s and %s", cases[i].endpoint, cases[i].host);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_recorded),
                 cmocka_unit_test(test_variants),
                 cmocka_unit_test(test_endpoints),
+                cmocka_unit_test(test_same_host),
         };
 
         cmocka_set_message_output(CM_OUTPUT_TAP);
