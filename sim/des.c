@@ -14,7 +14,7 @@
 struct change {
         uint64_t at_ns;
         uint32_t replica;
-        bool up;
+        enum { DOWN, UP, RESTART } what;
 };
 
 struct run {
@@ -71,9 +71,18 @@ static void first_token(struct sim__des *des, struct sim__des_request *request)
                 kvr_ticket_first_token(request->ticket);
 }
 
+/* Its prompt is being computed, or never will. */
+static void starts(struct sim__des *des, struct sim__des_request *request)
+{
+        if (request->waits)
+                sim__des_oracle_wait(des, request, false);
+        request->waits = false;
+}
+
 static void settle(struct sim__des *des, struct sim__des_request *request, enum kvr_end end)
 {
         request->in_flight = false;
+        starts(des, request);
         if (des->rules)
                 sim__des_rules_end(des->rules, request);
         else
@@ -143,7 +152,8 @@ static bool dispatch(struct run *run, struct sim__des_request *request)
         status = sim_engine_submit(des->engines[request->replica], des->now_ns, &submit, &job);
         if (status == KVR_OK) {
                 run->in_flight++;
-                request->in_flight = true;
+                request->in_flight = request->waits = true;
+                sim__des_oracle_wait(des, request, true);
                 des->next_ns[request->replica] = sim_engine_next_ns(des->engines[request->replica]);
                 return true;
         }
@@ -176,6 +186,10 @@ static void on_end(struct run *run, struct sim__des_request *request)
         result->prompt_tokens += row->input_tokens;
         result->cached_tokens += request->cached;
         result->predicted_tokens += request->predicted;
+        if (request->predicted >= request->cached + block) {
+                result->overpredicted++;
+                result->overpredicted_tokens += request->predicted - request->cached;
+        }
         result->blocks += row->id_count;
         result->cached_blocks += request->cached / block;
         result->hits += request->cached > 0;
@@ -200,6 +214,7 @@ static bool on_engine(struct run *run, uint32_t number)
                 des->now_ns = event.at_ns;
                 switch (event.kind) {
                 case SIM_EVENT_START:
+                        starts(des, request);
                         request->cached = event.cached_tokens;
                         sim_windows_add(&des->windows, (double)(event.at_ns - SIM__DES_START_NS) * 1e-9,
                                         number,
@@ -253,13 +268,17 @@ static bool on_change(struct run *run, const struct change *change)
         struct sim__des *des = &run->des;
 
         des->now_ns = change->at_ns;
-        sim__des_brain_change(des, change->replica, change->up);
-        if (change->up)
-                return true;
+        if (change->what != RESTART)
+                sim__des_brain_change(des, change->replica, change->what == UP);
+        if (change->what == UP)
+                return sim__des_events_up(des, change->replica);
         counters_keep(des, change->replica);
         if (!sim__des_events_collect(des, change->replica))
                 return false;
-        sim__des_events_restart(des, change->replica);
+        if (change->what == RESTART)
+                sim__des_events_restart(des, change->replica);
+        else if (!sim__des_events_down(des, change->replica))
+                return false;
         sim_engine_restart(des->engines[change->replica], des->now_ns);
         des->next_ns[change->replica] = SIM_NEVER;
         for (uint32_t i = 0; i < des->trace->row_count; i++) {
@@ -275,7 +294,8 @@ static int by_time(const void *a, const void *b)
 {
         const struct change *x = a, *y = b;
 
-        return x->at_ns != y->at_ns ? (x->at_ns > y->at_ns) - (x->at_ns < y->at_ns) : x->up - y->up;
+        return x->at_ns != y->at_ns ? (x->at_ns > y->at_ns) - (x->at_ns < y->at_ns)
+                                    : (int)x->what - (int)y->what;
 }
 
 static bool changes_init(struct run *run)
@@ -290,9 +310,10 @@ static bool changes_init(struct run *run)
                 uint64_t from_ns = SIM__DES_START_NS + (uint64_t)(outage->from_s * 1e9 + 0.5);
                 uint64_t to_ns = SIM__DES_START_NS + (uint64_t)(outage->to_s * 1e9 + 0.5);
 
-                run->changes[run->change_count++] = (struct change){from_ns, outage->replica, false};
-                if (outage->to_s > outage->from_s)
-                        run->changes[run->change_count++] = (struct change){to_ns, outage->replica, true};
+                run->changes[run->change_count++] =
+                        (struct change){from_ns, outage->replica, outage->restart ? RESTART : DOWN};
+                if (!outage->restart && outage->to_s > outage->from_s)
+                        run->changes[run->change_count++] = (struct change){to_ns, outage->replica, UP};
         }
         qsort(run->changes, run->change_count, sizeof(*run->changes), by_time);
         return true;
@@ -420,6 +441,7 @@ static bool result_fill(struct run *run)
         }
         spread_of(requests, count, &result->request_max_over_mean, &result->request_cv);
         spread_of(work, count, &result->work_max_over_mean, &result->work_cv);
+        sim__des_events_result(des);
         result->hot_p95 = sim_windows_p95(&des->windows);
         result->end_s = span;
         free(requests);

@@ -8,7 +8,7 @@
  *                          └── load reports, every report_s ◄───────────────────────┘
  *
  * Everything that happens has a time in nanoseconds. What happens at one instant is done in this order:
- * engines (lowest number first), engines' messages, load reports, replicas lost and come back, arrivals (order
+ * engines (lowest number first), engines' messages, load reports, replicas lost, come back and restarted, arrivals (order
  * of the trace). Chance comes from the seed, so equal
  * options give equal results, whatever runs beside them.
  */
@@ -24,10 +24,11 @@
 
 #include <stdatomic.h>
 
-#define SIM_DES_REPLICAS_MAX 1024u
-#define SIM_DES_ROUTERS_MAX  64u
-#define SIM_DES_CAPACITY_MAX (1u << 24) /* blocks of one cache */
-#define SIM_DES_REPORTS_MAX  10000u     /* on their way to the routers at a time */
+#define SIM_DES_REPLICAS_MAX   1024u
+#define SIM_DES_ROUTERS_MAX    64u
+#define SIM_DES_CAPACITY_MAX   (1u << 24) /* blocks of one cache */
+#define SIM_DES_REPORTS_MAX    10000u     /* on their way to the routers at a time */
+#define SIM_DES_BUFFER_DEFAULT 10000u     /* messages: vLLM's buffer_steps */
 
 /* What became of a row. */
 struct sim_des_record {
@@ -36,15 +37,19 @@ struct sim_des_record {
         uint32_t replica, predicted, cached;
 };
 
-/* A replica is lost with all that it computes and holds, and comes back empty. Routers know at once. */
+/*
+ * A replica is lost with all that it computes and holds, and comes back empty. Routers know at once. A restart
+ * takes no time, and routers are not told: they find out by what the engine says, if it says anything.
+ */
 struct sim_des_outage {
         uint32_t replica;
         double from_s, to_s; /* virtual time after the first arrival; to_s 0: for good */
+        bool restart;        /* at from_s; to_s is not used */
 };
 
 struct sim_des_options {
         const char *policy;              /* one of kvr_policy_name or sim_des_rule_name */
-        const struct sim_replay *replay; /* of the trace; needed by rules, else NULL */
+        const struct sim_replay *replay; /* of the trace; needed by rules and the oracle, else NULL */
         uint32_t replicas;
         uint32_t routers; /* request i is decided by router i mod routers; each knows its own only. Rules have
                              one */
@@ -57,9 +62,12 @@ struct sim_des_options {
         double report_s;             /* between two load reports of an engine; 0: none */
         double report_delay_s;       /* from when a report is true to when routers have it */
         bool events; /* routers go by what engines say they hold; not with slots, rules, token_ids */
+        bool oracle; /* they know what engines hold at that very moment; the same, and not with events */
         double events_delay_s;  /* from the end of a step to when routers hear what it stored and gave away */
         double events_lost;     /* share of these messages that a router does not get */
-        double events_replay_s; /* from when it notices that one is missing to when it has it; 0: never */
+        double events_replay_s; /* from when it asks for what is missing to when it has it; 0: it cannot */
+        double events_relearn_s; /* without a fault, then an untrusted engine's events are trusted; 0: 30 s */
+        uint32_t events_buffer;  /* messages that an engine keeps; 0: SIM_DES_BUFFER_DEFAULT */
         bool token_ids; /* prompts go through the parser as a body of token ids, as they would in the proxy */
         bool sessions;  /* the router is told the session */
         bool closed_loop; /* a session's next request waits for the answer, then for the trace's pause */
@@ -80,7 +88,13 @@ struct sim_des_result {
         double hot_p95;                            /* of the same, see replay_windows.h; NAN without any */
         double busy_mean, busy_max;                /* share of the time to the last end */
         uint64_t evicted_blocks, preempted, steps; /* with slots: sequences lost instead of blocks */
-        uint64_t messages, messages_lost, messages_replayed; /* of events, over all routers */
+        uint64_t overpredicted;        /* requests that were promised a block or more too much ... */
+        uint64_t overpredicted_tokens; /* ... and how much */
+        /* Of events, over all routers and engines: messages, holes found, replays asked for, views that were thrown
+         * away, restarts that were noticed, and the share of time in which events were not trusted. */
+        uint64_t messages, messages_lost, messages_replayed;
+        uint64_t gaps, replays, clears, restarts_seen;
+        double untrusted;
         double end_s; /* when the last answer ended, after the first arrival */
 };
 

@@ -110,19 +110,25 @@ bool sim__des_brain_init(struct sim__des *des)
                 if (!router_init(des, &des->routers[i]))
                         return false;
         }
-        if (!des->options->events)
+        if (!des->options->events && !des->options->oracle)
                 return true;
         des->prompt_ids = malloc(longest_prompt(des) * sizeof(*des->prompt_ids));
         if (!des->prompt_ids) {
                 snprintf(des->message, des->message_size, "out of memory");
                 return false;
         }
-        return sim__des_events_init(des);
+        if (des->options->events)
+                return sim__des_events_init(des);
+        if (sim__des_oracle_init(des))
+                return true;
+        snprintf(des->message, des->message_size, "out of memory");
+        return false;
 }
 
 void sim__des_brain_fini(struct sim__des *des)
 {
         sim__des_events_fini(des);
+        sim__des_oracle_fini(des);
         free(des->prompt_ids);
         for (uint32_t i = 0; des->routers && i < des->options->routers; i++) {
                 kvr_router_free(des->routers[i].brain);
@@ -240,7 +246,8 @@ static uint32_t number_of(const struct sim__des *des, const struct sim__des_rout
 
 bool sim__des_brain_choose(struct sim__des *des, struct sim__des_request *request)
 {
-        struct sim__des_router *router = &des->routers[request->row % des->options->routers];
+        uint32_t number = request->row % des->options->routers;
+        struct sim__des_router *router = &des->routers[number];
         const struct sim_trace_row *row = &des->trace->rows[request->row];
         struct kvr_prompt prompt;
         struct kvr_request ask = {.prompt = &prompt};
@@ -263,6 +270,10 @@ bool sim__des_brain_choose(struct sim__des *des, struct sim__des_request *reques
         }
         for (; ask.tried_count < request->tried_count; ask.tried_count++)
                 ask.tried[ask.tried_count] = router->replicas[request->tried[ask.tried_count]];
+        if (des->oracle && !sim__des_oracle_tell(des, number, request->row)) {
+                snprintf(des->message, des->message_size, "out of memory");
+                return false;
+        }
         status = kvr_decide(router->brain, &ask, &decision, &request->ticket, &error);
         if (status == KVR_E_NO_REPLICA) {
                 request->replica = SIM__DES_NOWHERE;

@@ -1,68 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What engines tell of their caches, on its way to the routers: a message per step in which something was stored
- * or given away, numbered by its engine. Each router gets each of them a while later, in order, or not at all.
- * It notices by the next number that one is missing, asks for it, and takes nothing from that engine until it
- * has it; without replay it goes on as if nothing had been.
+ * or given away, numbered by its engine from 0, of which the engine keeps the last ones for a replay. Each router
+ * gets each of them a while later, in order, or not at all. What it makes of them is in des_streams.c.
  */
-#include "des_int.h"
-#include "rng.h"
+#include "des_events.h"
 
-#include <kvroute/events.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define BLOCKS_AT_ONCE 64u
-#define RNG_STREAM     0x65766e74u
+#define RNG_STREAM 0x65766e74u
 
-struct message {
-        uint64_t number; /* of its engine, since its start */
-        uint32_t replica, life;
-        uint32_t holders; /* routers that may still want it */
-        uint32_t count;
-        struct sim_change changes[];
-};
-
-/* A message on its way to one router. */
-struct delivery {
-        uint64_t due_ns, order;
-        struct message *message;
-        uint32_t router;
-        bool replayed;
-};
-
-/* One router's view of one engine's messages. */
-struct stream {
-        uint64_t expected;     /* number of the next one */
-        uint64_t caught_up_ns; /* what was missing is there then; later messages wait for it */
-        struct message **lost;
-        uint32_t lost_count, lost_room;
-};
-
-struct sim__des_events {
-        struct delivery *heap;
-        uint32_t count, room;
-        uint64_t order;
-        uint64_t *numbers;      /* by replica: of its next message */
-        uint32_t *lives;        /* by replica: restarts so far */
-        struct stream *streams; /* by router and replica */
-        struct sim_rng rng;
-        uint64_t hashes[BLOCKS_AT_ONCE];
-        uint32_t *tokens; /* of so many blocks */
-};
-
-void sim__des_block_tokens(uint64_t key, uint32_t count, uint32_t *ret)
-{
-        for (uint32_t i = 0; i < count; i++)
-                ret[i] = i == 0 ? (uint32_t)key : i == 1 ? (uint32_t)(key >> 32) : 0;
-}
-
-static bool no_memory(const struct sim__des *des)
+bool sim__des_no_memory(const struct sim__des *des)
 {
         snprintf(des->message, des->message_size, "out of memory");
         return false;
 }
+
+static uint64_t in_ns(double seconds)
+{
+        return (uint64_t)(seconds * 1e9 + 0.5);
+}
+
+/* ---- life --------------------------------------------------------------------------------------------- */
 
 bool sim__des_events_init(struct sim__des *des)
 {
@@ -72,53 +33,55 @@ bool sim__des_events_init(struct sim__des *des)
 
         des->events = events;
         if (!events)
-                return no_memory(des);
-        events->numbers = calloc(options->replicas, sizeof(*events->numbers));
-        events->lives = calloc(options->replicas, sizeof(*events->lives));
-        events->streams = calloc(streams, sizeof(*events->streams));
-        events->tokens = malloc((size_t)BLOCKS_AT_ONCE * des->trace->block_tokens * sizeof(*events->tokens));
+                return sim__des_no_memory(des);
         events->rng = sim_rng_for(options->seed, RNG_STREAM, 0);
-        if (!events->numbers || !events->lives || !events->streams || !events->tokens)
-                return no_memory(des);
+        events->next_tick_ns = des->now_ns + SIM__DES_TICK_NS;
+        events->sources = calloc(options->replicas, sizeof(*events->sources));
+        events->streams = calloc(streams, sizeof(*events->streams));
+        events->tokens =
+                malloc((size_t)SIM__DES_BLOCKS_AT_ONCE * des->trace->block_tokens * sizeof(*events->tokens));
+        if (!events->sources || !events->streams || !events->tokens)
+                return sim__des_no_memory(des);
         for (uint32_t at = 0; at < options->routers; at++) {
                 for (uint32_t i = 0; i < options->replicas; i++) {
-                        if (kvr_events_trust(des->routers[at].brain, des->routers[at].replicas[i], true) !=
-                            KVR_OK)
-                                return no_memory(des);
+                        if (!sim__des_stream_init(des, at, i))
+                                return false;
                 }
         }
         return true;
 }
 
-static void let_go(struct message *message)
+void sim__des_message_drop(struct sim__des_message *message)
 {
-        if (--message->holders == 0)
+        if (message && --message->holders == 0)
                 free(message);
 }
 
-static void lost_clear(struct stream *stream)
+static void kept_clear(struct sim__des_source *source)
 {
-        for (uint32_t i = 0; i < stream->lost_count; i++)
-                let_go(stream->lost[i]);
-        stream->lost_count = 0;
+        for (uint32_t i = 0; i < source->kept_count; i++)
+                sim__des_message_drop(source->kept[(source->kept_first + i) % source->kept_room]);
+        source->kept_first = source->kept_count = 0;
 }
 
 void sim__des_events_fini(struct sim__des *des)
 {
         struct sim__des_events *events = des->events;
-        size_t streams = (size_t)des->options->replicas * des->options->routers;
+        uint32_t replicas = des->options->replicas;
+        size_t streams = (size_t)replicas * des->options->routers;
 
         if (!events)
                 return;
         for (uint32_t i = 0; i < events->count; i++)
-                let_go(events->heap[i].message);
-        for (size_t i = 0; events->streams && i < streams; i++) {
-                lost_clear(&events->streams[i]);
-                free(events->streams[i].lost);
+                sim__des_message_drop(events->heap[i].message);
+        for (size_t i = 0; events->streams && i < streams; i++)
+                sim__des_stream_fini(&events->streams[i]);
+        for (uint32_t i = 0; events->sources && i < replicas; i++) {
+                kept_clear(&events->sources[i]);
+                free(events->sources[i].kept);
         }
         free(events->heap);
-        free(events->numbers);
-        free(events->lives);
+        free(events->sources);
         free(events->streams);
         free(events->tokens);
         free(events);
@@ -127,29 +90,26 @@ void sim__des_events_fini(struct sim__des *des)
 
 /* ---- on its way --------------------------------------------------------------------------------------- */
 
-static bool before(const struct delivery *a, const struct delivery *b)
+static bool before(const struct sim__des_delivery *a, const struct sim__des_delivery *b)
 {
         if (a->due_ns != b->due_ns)
                 return a->due_ns < b->due_ns;
-        if (a->message->replica != b->message->replica)
-                return a->message->replica < b->message->replica;
-        /* Of one engine by number: what was missing before what came behind it. */
-        if (a->message->number != b->message->number)
-                return a->message->number < b->message->number;
+        if (a->replica != b->replica)
+                return a->replica < b->replica;
         return a->order < b->order;
 }
 
-static bool push(struct sim__des *des, struct delivery delivery)
+static bool push(struct sim__des *des, struct sim__des_delivery delivery)
 {
         struct sim__des_events *events = des->events;
         uint32_t at;
 
         if (events->count == events->room) {
                 uint32_t room = events->room ? events->room * 2 : 1024;
-                struct delivery *grown = realloc(events->heap, room * sizeof(*grown));
+                struct sim__des_delivery *grown = realloc(events->heap, room * sizeof(*grown));
 
                 if (!grown)
-                        return no_memory(des);
+                        return sim__des_no_memory(des);
                 events->heap = grown;
                 events->room = room;
         }
@@ -160,9 +120,9 @@ static bool push(struct sim__des *des, struct delivery delivery)
         return true;
 }
 
-static struct delivery pop(struct sim__des_events *events)
+static struct sim__des_delivery pop(struct sim__des_events *events)
 {
-        struct delivery first = events->heap[0], last = events->heap[--events->count];
+        struct sim__des_delivery first = events->heap[0], last = events->heap[--events->count];
         uint32_t at = 0, child;
 
         while ((child = 2 * at + 1) < events->count) {
@@ -177,34 +137,32 @@ static struct delivery pop(struct sim__des_events *events)
         return first;
 }
 
-uint64_t sim__des_events_next_ns(const struct sim__des *des)
+/* The engine's buffer of what it may be asked for again. */
+static bool keep(struct sim__des *des, struct sim__des_source *source, struct sim__des_message *message)
 {
-        return des->events && des->events->count ? des->events->heap[0].due_ns : SIM_NEVER;
-}
+        uint32_t most = des->options->events_buffer ? des->options->events_buffer : SIM_DES_BUFFER_DEFAULT;
+        bool full = source->kept_count > 0 && source->kept_count == source->kept_room;
 
-static struct stream *stream_of(const struct sim__des *des, uint32_t router, uint32_t replica)
-{
-        return &des->events->streams[(size_t)router * des->options->replicas + replica];
-}
+        if (!source->kept || (full && source->kept_room < most)) {
+                uint32_t room = source->kept_room ? source->kept_room * 2 : 256;
+                struct sim__des_message **grown;
 
-/* Kept for a replay, if there is any. */
-static bool lose(struct sim__des *des, struct message *message, uint32_t router)
-{
-        struct stream *stream = stream_of(des, router, message->replica);
-
-        des->result.messages_lost++;
-        if (des->options->events_replay_s <= 0)
-                return true;
-        if (stream->lost_count == stream->lost_room) {
-                uint32_t room = stream->lost_room ? stream->lost_room * 2 : 16;
-                struct message **grown = realloc(stream->lost, room * sizeof(*grown));
-
+                room = room < most ? room : most;
+                grown = malloc(room * sizeof(struct sim__des_message *));
                 if (!grown)
-                        return no_memory(des);
-                stream->lost = grown;
-                stream->lost_room = room;
+                        return sim__des_no_memory(des);
+                for (uint32_t i = 0; i < source->kept_count; i++)
+                        grown[i] = source->kept[(source->kept_first + i) % source->kept_room];
+                free(source->kept);
+                source->kept = grown;
+                source->kept_room = room;
+                source->kept_first = 0;
+        } else if (full) {
+                sim__des_message_drop(source->kept[source->kept_first]);
+                source->kept_first = (source->kept_first + 1) % source->kept_room;
+                source->kept_count--;
         }
-        stream->lost[stream->lost_count++] = message;
+        source->kept[(source->kept_first + source->kept_count++) % source->kept_room] = message;
         message->holders++;
         return true;
 }
@@ -213,35 +171,44 @@ static bool send(struct sim__des *des, uint32_t replica, const struct sim_change
 {
         const struct sim_des_options *options = des->options;
         struct sim__des_events *events = des->events;
-        struct message *message = malloc(sizeof(*message) + count * sizeof(*changes));
-        uint64_t due_ns = changes->at_ns + (uint64_t)(options->events_delay_s * 1e9 + 0.5);
-        bool good = true;
+        struct sim__des_source *source = &events->sources[replica];
+        struct sim__des_message *message = malloc(sizeof(*message) + count * sizeof(*changes));
+        bool good;
 
         if (!message)
-                return no_memory(des);
-        *message = (struct message){
-                .number = events->numbers[replica]++,
-                .replica = replica,
-                .life = events->lives[replica],
+                return sim__des_no_memory(des);
+        *message = (struct sim__des_message){
+                .at_ns = changes->at_ns,
+                .number = source->next_number++,
+                .life = source->life,
+                .print = sim_mix64((uint64_t)source->life << 40 ^ (uint64_t)replica << 52 ^
+                                   source->next_number),
                 .holders = 1, /* ourselves, until all have it */
                 .count = count,
         };
         memcpy(message->changes, changes, count * sizeof(*changes));
+        good = keep(des, source, message);
         for (uint32_t at = 0; good && at < options->routers; at++) {
+                struct sim__des_delivery delivery = {
+                        .due_ns = message->at_ns + in_ns(options->events_delay_s),
+                        .message = message,
+                        .router = at,
+                        .replica = replica,
+                };
+
                 des->result.messages++;
                 if (options->events_lost > 0 && sim_rng_unit(&events->rng) < options->events_lost) {
-                        good = lose(des, message, at);
-                } else {
-                        good = push(des,
-                                    (struct delivery){.due_ns = due_ns, .message = message, .router = at});
-                        message->holders += good;
+                        des->result.messages_lost++;
+                        continue;
                 }
+                good = push(des, delivery);
+                message->holders += good;
         }
-        let_go(message);
+        sim__des_message_drop(message);
         return good;
 }
 
-/* What one step changed is one message. */
+/* What one step changed is one message, told at its end. */
 bool sim__des_events_collect(struct sim__des *des, uint32_t replica)
 {
         const struct sim_change *changes;
@@ -252,7 +219,7 @@ bool sim__des_events_collect(struct sim__des *des, uint32_t replica)
                 return true;
         count = sim_engine_changes(des->engines[replica], &changes, &lost);
         if (lost)
-                return no_memory(des);
+                return sim__des_no_memory(des);
         while (first < count) {
                 uint32_t end = first + 1;
 
@@ -265,121 +232,139 @@ bool sim__des_events_collect(struct sim__des *des, uint32_t replica)
         return true;
 }
 
-/* ---- there -------------------------------------------------------------------------------------------- */
-
-/* Blocks that follow one another are told as one run, as engines do. */
-static uint32_t apply_stored(const struct sim__des *des, const struct sim__des_router *router,
-                             const struct message *message, uint32_t first)
+bool sim__des_events_ask(struct sim__des *des, uint32_t router, uint32_t replica, uint64_t from)
 {
-        struct sim__des_events *events = des->events;
-        uint32_t block = des->trace->block_tokens, count = 0;
-        const struct sim_change *changes = message->changes + first;
-        struct kvr_blocks_stored stored = {
-                .hashes = events->hashes,
-                .has_parent = changes->parent != 0,
-                .parent = changes->parent,
-                .tokens = events->tokens,
-                .block_tokens = block,
-                .tier = KVR_TIER_GPU,
+        struct sim__des_stream *stream = sim__des_stream_of(des, router, replica);
+        struct sim__des_delivery answer = {
+                .due_ns = des->now_ns + in_ns(des->options->events_replay_s),
+                .router = router,
+                .replica = replica,
+                .question = ++stream->question,
+                .from = from,
+                .life = des->events->sources[replica].life,
         };
 
-        do {
-                events->hashes[count] = changes[count].key;
-                sim__des_block_tokens(changes[count].key, block, events->tokens + (size_t)count * block);
-                count++;
-        } while (first + count < message->count && count < BLOCKS_AT_ONCE && !changes[count].removed &&
-                 changes[count].parent == changes[count - 1].key);
-        stored.count = count;
-        stored.token_count = count * block;
-        (void)kvr_events_stored(router->brain, router->replicas[message->replica], &stored, NULL);
-        return count;
+        return push(des, answer);
 }
 
-static void apply(const struct sim__des *des, uint32_t number, const struct message *message)
+/* ---- there -------------------------------------------------------------------------------------------- */
+
+/* What the engine had told, and still knew, half way between the question and now. */
+static bool answer_take(struct sim__des *des, const struct sim__des_delivery *answer)
 {
-        const struct sim__des_router *router = &des->routers[number];
+        const struct sim__des_source *source = &des->events->sources[answer->replica];
+        struct sim__des_stream *stream = sim__des_stream_of(des, answer->router, answer->replica);
+        uint64_t read_ns = des->now_ns - in_ns(des->options->events_replay_s / 2);
 
-        for (uint32_t i = 0; i < message->count;) {
-                const struct sim_change *change = &message->changes[i];
+        /* The question was given up, or the process that got it is gone. */
+        if (stream->question != answer->question || source->life != answer->life || source->down)
+                return true;
+        for (uint32_t i = 0; i < source->kept_count; i++) {
+                const struct sim__des_message *message =
+                        source->kept[(source->kept_first + i) % source->kept_room];
 
-                if (change->removed) {
-                        (void)kvr_events_removed(router->brain, router->replicas[message->replica],
-                                                 &change->key, 1, KVR_TIER_GPU, NULL);
-                        i++;
-                } else {
-                        i += apply_stored(des, router, message, i);
-                }
-        }
-}
-
-static void forget_first(struct stream *stream, uint32_t count)
-{
-        stream->lost_count -= count;
-        memmove(stream->lost, stream->lost + count, stream->lost_count * sizeof(*stream->lost));
-}
-
-/* Some are missing before this one: they are asked for, and this one waits with all that follow. */
-static bool ask_again(struct sim__des *des, struct stream *stream, const struct delivery *late)
-{
-        uint64_t due_ns = des->now_ns + (uint64_t)(des->options->events_replay_s * 1e9 + 0.5);
-        uint32_t asked = 0;
-
-        for (; asked < stream->lost_count && stream->lost[asked]->number < late->message->number; asked++) {
-                struct delivery again = {.due_ns = due_ns,
-                                         .message = stream->lost[asked],
-                                         .router = late->router,
-                                         .replayed = true};
-
-                if (!push(des, again)) {
-                        forget_first(stream, asked);
+                if (message->number < answer->from)
+                        continue;
+                if (message->at_ns > read_ns)
+                        break;
+                if (!sim__des_stream_replayed(des, answer->router, answer->replica, message))
                         return false;
+                if (stream->question != answer->question)
+                        return true;
+        }
+        return sim__des_stream_replay_end(des, answer->router, answer->replica);
+}
+
+static bool tick(struct sim__des *des)
+{
+        des->now_ns = des->events->next_tick_ns;
+        des->events->next_tick_ns += SIM__DES_TICK_NS;
+        for (uint32_t at = 0; at < des->options->routers; at++) {
+                for (uint32_t i = 0; i < des->options->replicas; i++) {
+                        if (!sim__des_stream_tick(des, at, i))
+                                return false;
                 }
         }
-        if (asked)
-                forget_first(stream, asked);
-        stream->caught_up_ns = due_ns;
         return true;
+}
+
+/* Not what was on its way when the connection broke, nor what a process would have told that ended before. */
+static bool arrives(const struct sim__des_source *source, const struct sim__des_delivery *delivery)
+{
+        const struct sim__des_message *message = delivery->message;
+
+        return delivery->order >= source->broken_order &&
+               (message->life == source->life || message->at_ns <= source->ended_ns);
+}
+
+uint64_t sim__des_events_next_ns(const struct sim__des *des)
+{
+        const struct sim__des_events *events = des->events;
+
+        if (!events)
+                return SIM_NEVER;
+        return events->count && events->heap[0].due_ns < events->next_tick_ns ? events->heap[0].due_ns
+                                                                              : events->next_tick_ns;
 }
 
 bool sim__des_events_deliver(struct sim__des *des)
 {
-        struct delivery delivery = pop(des->events);
-        struct message *message = delivery.message;
-        struct stream *stream = stream_of(des, delivery.router, message->replica);
-        bool void_now = message->life != des->events->lives[message->replica];
+        struct sim__des_events *events = des->events;
+        struct sim__des_delivery delivery;
+        bool good = true;
 
+        if (!events->count || events->heap[0].due_ns >= events->next_tick_ns)
+                return tick(des);
+        delivery = pop(events);
         des->now_ns = delivery.due_ns;
-        if (!void_now && message->number > stream->expected && des->options->events_replay_s > 0) {
-                if ((stream->caught_up_ns > des->now_ns || ask_again(des, stream, &delivery))) {
-                        delivery.due_ns = stream->caught_up_ns;
-                        if (push(des, delivery))
-                                return true;
-                }
-                let_go(message);
-                return false;
-        }
-        if (!void_now) {
-                des->result.messages_replayed += delivery.replayed;
-                apply(des, delivery.router, message);
-                stream->expected = message->number + 1;
-        }
-        let_go(message);
-        return true;
+        if (!delivery.message)
+                return answer_take(des, &delivery);
+        if (arrives(&events->sources[delivery.replica], &delivery))
+                good = sim__des_stream_live(des, delivery.router, delivery.replica, delivery.message);
+        sim__des_message_drop(delivery.message);
+        return good;
+}
+
+/* ---- engines that go and come ------------------------------------------------------------------------- */
+
+static void begin_anew(struct sim__des_source *source, uint64_t now_ns)
+{
+        source->life++;
+        source->ended_ns = now_ns;
+        source->next_number = 0;
+        kept_clear(source);
 }
 
 void sim__des_events_restart(struct sim__des *des, uint32_t replica)
 {
+        if (des->events)
+                begin_anew(&des->events->sources[replica], des->now_ns);
+}
+
+bool sim__des_events_down(struct sim__des *des, uint32_t replica)
+{
         struct sim__des_events *events = des->events;
 
         if (!events)
-                return;
-        events->lives[replica]++;
-        events->numbers[replica] = 0;
+                return true;
+        begin_anew(&events->sources[replica], des->now_ns);
+        events->sources[replica].down = true;
+        events->sources[replica].broken_order = events->order;
         for (uint32_t at = 0; at < des->options->routers; at++) {
-                struct stream *stream = stream_of(des, at, replica);
-
-                stream->expected = 0;
-                stream->caught_up_ns = 0;
-                lost_clear(stream);
+                if (!sim__des_stream_lost(des, at, replica))
+                        return false;
         }
+        return true;
+}
+
+bool sim__des_events_up(struct sim__des *des, uint32_t replica)
+{
+        if (!des->events)
+                return true;
+        des->events->sources[replica].down = false;
+        for (uint32_t at = 0; at < des->options->routers; at++) {
+                if (!sim__des_stream_opened(des, at, replica))
+                        return false;
+        }
+        return true;
 }

@@ -17,7 +17,7 @@ struct sim__des_request {
         uint64_t arrival_ns, first_ns; /* 0: no first token yet */
         struct kvr_ticket *ticket;
         uint32_t row, replica, predicted, cached;
-        bool in_flight;
+        bool in_flight, waits; /* waits: nothing of it was computed yet */
         uint8_t tried_count;
         uint16_t tried[KVR_TRIED_MAX]; /* replicas that were lost under it */
 };
@@ -83,7 +83,8 @@ struct sim__des {
         struct sim_windows windows;
         struct sim__des_reports reports;
         struct sim__des_events *events;
-        uint32_t *prompt_ids; /* with events: of the row that is being sent */
+        struct sim__des_oracle *oracle;
+        uint32_t *prompt_ids; /* with events or an oracle: of the row that is being sent */
         struct sim_des_result result;
         char *message;
         size_t message_size;
@@ -126,10 +127,25 @@ KVR_MUST_USE bool sim__des_events_collect(struct sim__des *des, uint32_t replica
 uint64_t sim__des_events_next_ns(const struct sim__des *des);
 /* It hears it. False: the message is set. */
 KVR_MUST_USE bool sim__des_events_deliver(struct sim__des *des);
-/* The engine has gone: what it had told is void. Routers have forgotten it. */
+/* The engine's process is another one from now on, and routers are not told. */
 void sim__des_events_restart(struct sim__des *des, uint32_t replica);
+/* It has gone, and the connection with it; it is there again. False: the message is set. */
+KVR_MUST_USE bool sim__des_events_down(struct sim__des *des, uint32_t replica);
+KVR_MUST_USE bool sim__des_events_up(struct sim__des *des, uint32_t replica);
+/* Adds what the streams counted to the result. */
+void sim__des_events_result(struct sim__des *des);
 /* The tokens that the events have for a block; one that is not whole has as many as there are. */
 void sim__des_block_tokens(uint64_t key, uint32_t count, uint32_t *ret);
+
+/* ---- a router that knows all (des_oracle.c): only with options->oracle ---- */
+
+/* False: out of memory. */
+KVR_MUST_USE bool sim__des_oracle_init(struct sim__des *des);
+void sim__des_oracle_fini(struct sim__des *des);
+/* Tells a router what each engine has of this row's prompt now. False: out of memory. */
+KVR_MUST_USE bool sim__des_oracle_tell(struct sim__des *des, uint32_t router, uint32_t row);
+/* The request waits at its replica, or no longer. */
+void sim__des_oracle_wait(struct sim__des *des, const struct sim__des_request *request, bool waits);
 
 /* The key under which engines and routers know a block. Never 0. */
 uint64_t sim__des_key(uint64_t id);

@@ -70,6 +70,11 @@ struct sim_replay;
 KVR_MUST_USE struct sim_replay *sim_replay_new(const struct sim_trace *trace);
 void sim_replay_free(struct sim_replay *replay);
 uint32_t sim_replay_distinct(const struct sim_replay *replay);
+/*
+ * The median time between two uses of one block, over all uses but the first of each, at the trace's own pace; NAN:
+ * none is used twice. 8 bytes per distinct id and 4 per id meanwhile. False: out of memory.
+ */
+KVR_MUST_USE bool sim_replay_reuse(const struct sim_replay *replay, double *ret_s);
 
 struct sim_replay_options {
         enum sim_replay_policy policy;

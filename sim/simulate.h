@@ -28,7 +28,10 @@ struct sim_simulate_row {
         double max_over_mean, cv, work_max_over_mean, work_cv, hot_p95;
         double busy_mean, busy_max;
         double dropped, preempted;
+        double overpredicted; /* share of requests that were promised a block or more too much */
         double messages, messages_lost, messages_replayed; /* of engine events */
+        double gaps, replays, clears, restarts, untrusted;
+        double reuse_s;  /* median time between two uses of a block, at the row's speed */
         double capacity; /* the greatest speed-up within the target, 0: below what was tried */
 };
 
@@ -75,6 +78,8 @@ KVR_MUST_USE bool sim_simulate_numbers(const char *text, double min, double max,
                                        uint32_t *ret_count);
 /* The first `len` bytes: "3@600-900", or "3@600" for good. */
 KVR_MUST_USE bool sim_simulate_outage(const char *text, size_t len, struct sim_des_outage *ret);
+/* The same of a restart: "3@600". */
+KVR_MUST_USE bool sim_simulate_restart(const char *text, size_t len, struct sim_des_outage *ret);
 /* "a=18.7,b=0.08": figures of a cost model by their names; the others stay. */
 KVR_MUST_USE bool sim_simulate_cost(const char *text, struct sim_cost *cost);
 /* "7200" or "2h" */

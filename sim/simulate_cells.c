@@ -63,10 +63,12 @@ static void spread(struct sim_trace *trace, double within_s)
         }
 }
 
-/* Caches by number of id: for the reference model, and for what other routers believe. */
+/* Caches by number of id: for the reference model, for what other routers believe, and to know how soon ids come
+ * again. */
 static bool caches_needed(const struct simulate *simulate)
 {
-        bool needed = simulate->arguments.reference;
+        bool needed = simulate->arguments.reference || strcmp(simulate->arguments.index, "history") != 0 ||
+                      simulate->arguments.restart;
 
         for (uint32_t i = 0; i < simulate->policy_count; i++)
                 needed = needed || sim_des_rule_exists(simulate->policies[i]);
@@ -183,6 +185,18 @@ static void take_des(struct sim_des_result *result, struct sim_simulate_row *row
         row->preempted = (double)result->preempted;
 }
 
+/* What shows only where what routers know is old. */
+static bool stale_fill(const struct sim_replay *replay, const struct sim_des_result *result,
+                       struct sim_simulate_row *row)
+{
+        if (result->requests)
+                row->overpredicted = (double)result->overpredicted / (double)result->requests;
+        if (!sim_replay_reuse(replay, &row->reuse_s))
+                return false;
+        row->reuse_s /= row->speed;
+        return true;
+}
+
 static bool run_engines(const struct simulate *simulate, const struct cell *cell,
                         struct sim_simulate_row *row, _Atomic uint64_t *progress)
 {
@@ -204,9 +218,12 @@ static bool run_engines(const struct simulate *simulate, const struct cell *cell
                 .report_s = a->report_interval,
                 .report_delay_s = a->report_delay,
                 .events = strcmp(a->index, "events") == 0 && !sim_des_rule_exists(cell->policy),
+                .oracle = strcmp(a->index, "oracle") == 0 && !sim_des_rule_exists(cell->policy),
                 .events_delay_s = a->events_delay,
                 .events_lost = a->events_lost / 100,
                 .events_replay_s = a->events_replay,
+                .events_relearn_s = a->events_relearn,
+                .events_buffer = (uint32_t)a->events_buffer,
                 .token_ids = strcmp(a->prompts, "ids") == 0,
                 .sessions = a->sessions,
                 .closed_loop = a->closed_loop,
@@ -230,7 +247,14 @@ static bool run_engines(const struct simulate *simulate, const struct cell *cell
                 row->messages = (double)result.messages;
                 row->messages_lost = (double)result.messages_lost;
                 row->messages_replayed = (double)result.messages_replayed;
+                row->gaps = (double)result.gaps;
+                row->replays = (double)result.replays;
+                row->clears = (double)result.clears;
+                row->restarts = (double)result.restarts_seen;
+                row->untrusted = result.untrusted;
         }
+        if (how.replay && (how.events || how.oracle || a->restart) && !stale_fill(how.replay, &result, row))
+                fprintf(stderr, "kvroute simulate: no memory for how soon blocks come again\n");
         sim_des_result_fini(&result);
         return true;
 }

@@ -14,11 +14,13 @@
 #define POLICY_LEN   64
 
 struct arguments {
-        const char *policies, *replicas, *capacities, *loads, *from, *to, *preset, *prompts, *down, *requests;
+        const char *policies, *replicas, *capacities, *loads, *from, *to, *preset, *prompts, *down, *restart,
+                *requests;
         const char *cost, *calibrate, *index;
         uint64_t block_tokens, threads, step_tokens, max_running, routers, seed, slots, slot_memory;
         double spread, ttft_target, report_interval, report_delay, session_gap;
-        double events_delay, events_lost, events_replay;
+        double events_delay, events_lost, events_replay, events_relearn;
+        uint64_t events_buffer;
         double told;
         bool reference, sessions, closed_loop, json, csv, progress;
 };

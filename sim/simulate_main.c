@@ -52,20 +52,27 @@ static const struct sim_option options[] = {
           "between two load reports of an engine; 0: none"),
         O(report_delay, "metrics-delay", SIM_OPT_SECONDS, 0, 60, "TIME", "0",
           "so old is a load report when routers get it"),
-        O(index, "index", SIM_OPT_CHOICE, 0, 0, "history|events", "history",
-          "what routers go by: what they sent where, or what engines tell of their caches (not with "
-          "--slots)"),
+        O(index, "index", SIM_OPT_CHOICE, 0, 0, "history|events|oracle", "history",
+          "what routers go by: what they sent where, what engines tell of their caches, or what these really "
+          "hold at that moment (the last two not with --slots)"),
         O(events_delay, "events-delay", SIM_OPT_SECONDS, 0, 60, "TIME", "0",
           "so old are the engines' events when routers get them"),
         O(events_lost, "events-lost", SIM_OPT_NUMBER, 0, 100, "PERCENT", "0",
           "of the messages that carry events, to each router on its own"),
         O(events_replay, "events-replay", SIM_OPT_SECONDS, 0, 3600, "TIME", "10ms",
-          "from when a router notices that a message is missing to when it has it; 0: it never has"),
+          "from when a router asks for messages that are missing to when it has them; 0: it cannot ask"),
+        O(events_buffer, "events-buffer", SIM_OPT_COUNT, 1, 16777216, "N", "10000",
+          "messages that an engine keeps to be asked for again"),
+        O(events_relearn, "events-relearn", SIM_OPT_SECONDS, 0.001, 86400, "TIME", "30s",
+          "without a fault after a loss for good, then a router trusts an engine's events again"),
         O(routers, "routers", SIM_OPT_COUNT, 1, SIM_DES_ROUTERS_MAX, "N", "1",
           "that get requests in turn and know but their own"),
         O(down, "down", SIM_OPT_STRING, 0, 0, "R@FROM-TO[,...]", "",
           "replica number R (from 0) is lost from FROM to TO seconds of the run and comes back empty; "
           "without -TO for good, with FROM 0 it is new at TO"),
+        O(restart, "restart", SIM_OPT_STRING, 0, 0, "R@TIME[,...]", "",
+          "replica number R restarts at TIME of the run: it loses what it computes and holds, its messages "
+          "begin anew, and nobody tells the routers"),
         O(prompts, "prompts", SIM_OPT_CHOICE, 0, 0, "blocks|ids", "blocks",
           "what the router is given: the trace's blocks, or a body of token ids to parse, as in the proxy "
           "(slower)"),
@@ -235,9 +242,11 @@ static int parse_lists(struct simulate *simulate)
         return -1;
 }
 
-static int parse_down(struct simulate *simulate)
+/* --down and --restart */
+static int parse_outages(struct simulate *simulate, const char *at, bool restart)
 {
-        const char *at = simulate->arguments.down;
+        const char *name = restart ? "--restart" : "--down";
+        const char *form = restart ? "R@TIME, as in --restart 3@600" : "R@FROM-TO, as in --down 3@600-900";
         uint32_t least = UINT32_MAX;
 
         for (uint32_t i = 0; i < simulate->replica_count; i++)
@@ -247,23 +256,20 @@ static int parse_down(struct simulate *simulate)
                 struct sim_des_outage *outage = &simulate->outages[simulate->outage_count];
 
                 if (simulate->outage_count == OUTAGES_MAX)
-                        return sim_usage_error(&command, "--down: more than %d", OUTAGES_MAX);
-                if (!sim_simulate_outage(at, len, outage))
-                        return sim_usage_error(&command,
-                                               "--down: '%.*s' is not of the form R@FROM-TO, as in --down "
-                                               "3@600-900",
-                                               (int)len, at);
+                        return sim_usage_error(&command, "%s: more than %d", name, OUTAGES_MAX);
+                if (!(restart ? sim_simulate_restart : sim_simulate_outage)(at, len, outage))
+                        return sim_usage_error(&command, "%s: '%.*s' is not of the form %s", name, (int)len,
+                                               at, form);
                 if (outage->replica >= least)
-                        return sim_usage_error(&command, "--down: there is no replica %u in a fleet of %u",
+                        return sim_usage_error(&command, "%s: there is no replica %u in a fleet of %u", name,
                                                outage->replica, least);
                 simulate->outage_count++;
                 at += len + (at[len] == ',');
         }
         for (uint32_t i = 0; i < simulate->policy_count && simulate->outage_count; i++) {
                 if (simulate->arguments.reference || sim_des_rule_exists(simulate->policies[i]))
-                        return sim_usage_error(&command,
-                                               "--down: only for policies of kvroute serve, not '%s'",
-                                               simulate->policies[i]);
+                        return sim_usage_error(&command, "%s: only for policies of kvroute serve, not '%s'",
+                                               name, simulate->policies[i]);
         }
         return -1;
 }
@@ -342,9 +348,9 @@ static int parse_rest(struct simulate *simulate)
                                        SIM_DES_REPORTS_MAX);
         if (a->slots && a->reference)
                 return sim_usage_error(&command, "--slots: not with --reference");
-        if (strcmp(a->index, "events") == 0 && (a->slots || a->reference || strcmp(a->prompts, "ids") == 0))
-                return sim_usage_error(&command,
-                                       "--index events: not with --slots, --prompts ids or --reference");
+        if (strcmp(a->index, "history") != 0 && (a->slots || a->reference || strcmp(a->prompts, "ids") == 0))
+                return sim_usage_error(&command, "--index %s: not with --slots, --prompts ids or --reference",
+                                       a->index);
         if (!simulate->path_count && !a->calibrate)
                 return sim_usage_error(&command,
                                        "an argument is missing; usage: kvroute simulate [OPTIONS] FILE...");
@@ -433,7 +439,9 @@ int sim_simulate_main(int argc, char **argv)
         if (status < 0)
                 status = parse_lists(simulate);
         if (status < 0)
-                status = parse_down(simulate);
+                status = parse_outages(simulate, simulate->arguments.down, false);
+        if (status < 0)
+                status = parse_outages(simulate, simulate->arguments.restart, true);
         if (status < 0)
                 status = parse_rest(simulate);
         if (status < 0)

@@ -51,6 +51,13 @@ static const struct column {
         COLUMN(messages, "events.messages", NULL, 0),
         COLUMN(messages_lost, "events.lost", "ev lost", 0),
         COLUMN(messages_replayed, "events.replayed", NULL, 0),
+        COLUMN(gaps, "events.gaps", NULL, 0),
+        COLUMN(replays, "events.replays", NULL, 0),
+        COLUMN(clears, "events.clears", NULL, 0),
+        COLUMN(restarts, "events.restarts", NULL, 0),
+        COLUMN(untrusted, "events.untrusted", "untrust", 4),
+        COLUMN(overpredicted, "overpredicted", "over", 4),
+        COLUMN(reuse_s, "reuse_s", "reuse s", 1),
         COLUMN(capacity, "capacity", "capacity", 2),
 #undef COLUMN
 };

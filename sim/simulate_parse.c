@@ -97,6 +97,17 @@ bool sim_simulate_outage(const char *text, size_t len, struct sim_des_outage *re
         return true;
 }
 
+bool sim_simulate_restart(const char *text, size_t len, struct sim_des_outage *ret)
+{
+        struct sim_des_outage outage;
+
+        if (!sim_simulate_outage(text, len, &outage) || outage.to_s > 0)
+                return false;
+        outage.restart = true;
+        *ret = outage;
+        return true;
+}
+
 static double *figure_of(struct sim_cost *cost, const char *name)
 {
         const struct {

@@ -69,6 +69,10 @@ static void outages_are_read_and_checked(void **state)
         assert_true(outage.replica == 0 && outage.from_s == 1.5 && outage.to_s == 0);
         for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
                 assert_false(sim_simulate_outage(bad[i], strlen(bad[i]), &outage));
+        assert_true(sim_simulate_restart("3@10m,1@5", 5, &outage));
+        assert_true(outage.replica == 3 && outage.from_s == 600 && outage.restart);
+        assert_false(sim_simulate_restart("3@5-9", 5, &outage));
+        assert_false(sim_simulate_restart("3", 1, &outage));
 }
 
 /* ---- forms -------------------------------------------------------------------------------------------- */
