@@ -154,7 +154,7 @@ __attribute__((cold)) static void log_access(struct exchange *exchange, enum kvr
         if (exchange->own_code)
                 add_string(out, "code", slice_of(exchange->own_code));
         add_string(out, "model", slice_of(exchange->model));
-        add_string(out, "workload", slice_of(exchange->workload[0] ? exchange->workload : "default"));
+        add_string(out, "workload", slice_of(exchange->workload[0] ? exchange->workload : WORKLOAD_DEFAULT));
         if (target) {
                 add_string(out, "replica", slice_of(target->spec.name));
                 add_string(out, "reason", slice_of(kvr_reason_name(exchange->decision.reason)));
@@ -238,7 +238,7 @@ static struct counts counts_of(const struct exchange *exchange, enum kvr_end end
         char code[3];
         const struct kvr_slice values[METRICS_LABELS_MAX] = {
                 known ? slice_of(exchange->real_model) : slice_of(""),
-                exchange->workload[0] ? slice_of(exchange->workload) : slice_of("default"),
+                exchange->workload[0] ? slice_of(exchange->workload) : slice_of(WORKLOAD_DEFAULT),
                 exchange->replica ? slice_of(exchange->replica->spec.name) : slice_of(""),
                 status_label(end == KVR_END_CLIENT && exchange->status == 0 ? 499 : exchange->status, code),
         };
@@ -290,6 +290,31 @@ static void count_exchange(struct exchange *exchange, enum kvr_end end, const st
 
 /* ---- the end ---- */
 
+static void cache_emptied(struct exchange *exchange, struct target *target)
+{
+        struct proxy *proxy = exchange->worker->proxy;
+
+        kvr_replica_forget(proxy->router, target->id);
+        shadow_replica_forget(proxy->shadow, target->id);
+        atomic_fetch_add(&target->clears, 1);
+}
+
+/* An administrative request passed on (allow-engine-admin) has emptied the cache without an event: that of all the
+ * ranks behind its address. */
+static void caches_emptied(struct exchange *exchange)
+{
+        const struct fleet_snapshot *fleet = exchange->worker->fleet;
+        struct target *replica = exchange->replica;
+
+        cache_emptied(exchange, replica);
+        for (size_t i = 0; fleet && replica->spec.rank >= 0 && i < fleet->count; i++) {
+                struct target *target = fleet->targets[i];
+
+                if (target != replica && strcmp(target->spec.group, replica->spec.group) == 0)
+                        cache_emptied(exchange, target);
+        }
+}
+
 static void judge_replica(struct exchange *exchange, enum kvr_end end)
 {
         struct fleet *fleet = exchange->worker->proxy->fleet;
@@ -298,14 +323,9 @@ static void judge_replica(struct exchange *exchange, enum kvr_end end)
                 count_failure(exchange, FAIL_STREAM);
         else if (end == KVR_END_FINISHED && exchange->status < 500)
                 target_traffic_ok(fleet, exchange->replica);
-        /* An administrative request passed on (allow-engine-admin) may have emptied the cache without an
-         * event. */
         if (exchange->api == KVR_API_OTHER && end == KVR_END_FINISHED && exchange->status < 300 &&
-            engine_path_clears_cache(exchange->path)) {
-                kvr_replica_forget(exchange->worker->proxy->router, exchange->replica->id);
-                shadow_replica_forget(exchange->worker->proxy->shadow, exchange->replica->id);
-                atomic_fetch_add(&exchange->replica->clears, 1);
-        }
+            engine_path_clears_cache(exchange->path))
+                caches_emptied(exchange);
 }
 
 static void give_back(struct exchange *exchange)
@@ -422,7 +442,7 @@ void account_capture(struct exchange *exchange, const char *end, uint32_t input_
                 .total_ms = exchange->booked ? millis(exchange->start_ns, uv_hrtime()) : -1,
                 .end = end,
                 .model = exchange->real_model,
-                .workload = exchange->workload[0] ? exchange->workload : "default",
+                .workload = exchange->workload,
         };
 
         if (!exchange->capture)

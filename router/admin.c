@@ -152,7 +152,11 @@ static bool refused(struct admin *admin, struct net_exchange *exchange, bool get
         if (token_is_right(admin, net_exchange_head(exchange)))
                 return !get && refused_by_guard(admin, exchange);
         admin_respond_error(exchange, 401, "unauthorized",
-                            "the admin token is needed: Authorization: Bearer ... (admin-token)");
+                            http1_find(net_exchange_head(exchange), "authorization")
+                                    ? "this is not the router's admin token (its option --admin-token, or "
+                                      "KVROUTE_ADMIN_TOKEN): send Authorization: Bearer TOKEN"
+                                    : "the admin token is needed (the router's option --admin-token, or "
+                                      "KVROUTE_ADMIN_TOKEN): send Authorization: Bearer TOKEN");
         return true;
 }
 

@@ -138,8 +138,9 @@ static struct kvr_slice affinity_of(const struct http1_head *head, const struct 
 }
 
 static enum kvr_status ask(struct admin *admin, struct net_exchange *exchange, enum kvr_api api,
-                           struct kvr_prompt *prompt, struct kvr_decision *ret_decision,
-                           struct kvr_candidate *ret_candidates, size_t *ret_count, struct kvr_error *err)
+                           const struct fleet_snapshot *fleet, struct kvr_prompt *prompt,
+                           struct kvr_decision *ret_decision, struct kvr_candidate *ret_candidates,
+                           size_t *ret_count, struct kvr_error *err)
 {
         struct proxy *proxy = admin->options.proxy;
         const struct router_config *config = atomic_load(&proxy->config);
@@ -159,6 +160,8 @@ static enum kvr_status ask(struct admin *admin, struct net_exchange *exchange, e
         if (status != KVR_OK)
                 return status;
         request.model = config_alias_target(config, prompt->model);
+        if (prompt->id_count && fleet_has_adapter(fleet, request.model))
+                request.adapter = request.model;
         request.affinity = affinity_of(head, config, prompt, sizeof((struct exchange *)0)->affinity);
         request.pinned = kvr_response_owner(proxy->router, prompt->previous_id);
         return kvr_explain(proxy->router, &request, ret_decision, ret_candidates, CANDIDATES_MAX, ret_count,
@@ -189,12 +192,12 @@ void admin_explain(struct admin *admin, struct net_exchange *exchange)
                 admin_respond_error(exchange, 503, "no_memory", "out of memory");
                 return;
         }
-        status = ask(admin, exchange, identify_api(asked), &prompt, &decision, candidates, &count, &err);
+        fleet = fleet_snapshot(proxy->fleet);
+        status = ask(admin, exchange, identify_api(asked), fleet, &prompt, &decision, candidates, &count,
+                     &err);
         if (status == KVR_OK) {
-                fleet = fleet_snapshot(proxy->fleet);
                 write_explanation(&json, &prompt, fleet, &decision, candidates,
                                   count < CANDIDATES_MAX ? count : CANDIDATES_MAX);
-                fleet_snapshot_unref(fleet);
                 admin_respond_json(exchange, 200, &json);
         } else {
                 admin_respond_error(exchange,
@@ -204,5 +207,6 @@ void admin_explain(struct admin *admin, struct net_exchange *exchange)
                                     kvr_status_name(status),
                                     err.message[0] ? err.message : kvr_status_text(status));
         }
+        fleet_snapshot_unref(fleet);
         free(candidates);
 }

@@ -236,7 +236,25 @@ static void add_reasons(struct text *out, struct kvr_router *router)
         text_add(out, "]", 1);
 }
 
-static void add_ledger(struct text *out, struct kvr_ledger *ledger)
+/* Names of the configuration that nothing answers to. */
+static void add_unseen(struct text *out, const struct router_config *config, const struct families *families)
+{
+        bool first = true;
+
+        text_adds(out, ",\"families_unseen\":[");
+        for (size_t i = 0; i < config->families.count; i++) {
+                if (!families_unseen(families, config, i))
+                        continue;
+                text_adds(out, first ? "\"" : ",\"");
+                text_add_json(out, slice_of(config->families.items[i].name));
+                text_add(out, "\"", 1);
+                first = false;
+        }
+        text_add(out, "]", 1);
+}
+
+static void add_ledger(struct text *out, struct kvr_ledger *ledger, const struct router_config *config,
+                       const struct families *families)
 {
         struct kvr_ledger_info info;
 
@@ -245,6 +263,7 @@ static void add_ledger(struct text *out, struct kvr_ledger *ledger)
         add_integer(out, "entries", info.entries);
         add_integer(out, "families", info.families);
         add_integer(out, "families_given_up", info.families_given_up);
+        add_unseen(out, config, families);
         text_addf(out, ",\"counterfactual\":%s,\"detail_paused\":%s", info.counterfactual ? "true" : "false",
                   info.detail_paused ? "true" : "false");
         add_integer(out, "detail_left_out", info.detail_left_out);
@@ -294,7 +313,7 @@ void admin_ledger(struct admin *admin, struct net_exchange *exchange)
                 admin_respond_json(exchange, 200, &json);
                 return;
         }
-        add_ledger(&json, ledger);
+        add_ledger(&json, ledger, config, &admin->options.proxy->families);
         text_adds(&json, ",\"accounts\":{");
         for (int one = KVR_LEDGER_ALL; one <= KVR_LEDGER_VIRTUAL; one++) {
                 if (by >= 0 && by != one)
@@ -327,18 +346,33 @@ static void set_metric(struct proxy *proxy, enum metric_id id, const char *label
         metrics_set(proxy->metrics, series, value);
 }
 
-static void set_parts(struct proxy *proxy, const struct kvr_ledger_account *account)
+static void set_parts(struct proxy *proxy, const char *name, const struct kvr_ledger_sums *sums)
 {
-        const struct kvr_ledger_sums *sums = &account->sums[KVR_LEDGER_LIFE];
-        /* As the other metrics call them. */
-        const char *name = strcmp(account->name, "(none)") == 0    ? "default"
-                           : strcmp(account->name, "(other)") == 0 ? WORKLOAD_OTHER
-                                                                   : account->name;
-
         set_metric(proxy, METRIC_ACCOUNT_TOKENS, name, "won", (double)sums->won_tokens);
         set_metric(proxy, METRIC_ACCOUNT_TOKENS, name, "placement", (double)sums->placement_tokens);
         set_metric(proxy, METRIC_ACCOUNT_TOKENS, name, "staleness", (double)sums->staleness_tokens);
         set_metric(proxy, METRIC_ACCOUNT_TOKENS, name, "workload", (double)sums->workload_tokens);
+}
+
+/* What the ledger has no room for is "other" here, as is what the router had no name for. */
+static void set_workloads(struct proxy *proxy, struct kvr_ledger_account *account, uint64_t now_ns)
+{
+        struct kvr_ledger_sums other = {0};
+        uint32_t cursor = 0;
+
+        while (kvr_ledger_account(proxy->ledger, KVR_LEDGER_WORKLOAD, now_ns, &cursor, account)) {
+                const struct kvr_ledger_sums *sums = &account->sums[KVR_LEDGER_LIFE];
+
+                if (strcmp(account->name, "(other)") != 0 && strcmp(account->name, WORKLOAD_OTHER) != 0) {
+                        set_parts(proxy, account->name, sums);
+                        continue;
+                }
+                other.won_tokens += sums->won_tokens;
+                other.placement_tokens += sums->placement_tokens;
+                other.staleness_tokens += sums->staleness_tokens;
+                other.workload_tokens += sums->workload_tokens;
+                set_parts(proxy, WORKLOAD_OTHER, &other);
+        }
 }
 
 /* balance: the rule's name there; NULL: the real fleet. */
@@ -363,9 +397,7 @@ void admin_ledger_metrics(struct proxy *proxy)
 
         if (!account)
                 return;
-        while (kvr_ledger_account(proxy->ledger, KVR_LEDGER_WORKLOAD, now_ns, &cursor, account))
-                set_parts(proxy, account);
-        cursor = 0;
+        set_workloads(proxy, account, now_ns);
         if (kvr_ledger_account(proxy->ledger, KVR_LEDGER_ALL, now_ns, &cursor, account))
                 set_rule(proxy, account, "actual", NULL, now_ns);
         cursor = 0;

@@ -184,7 +184,8 @@ static void open_again(struct capture *capture)
         if (error)
                 log_say(capture->options.log, LOG_ERROR, NULL,
                         "the capture %s cannot be opened again, the old file stays in use: %s",
-                        capture->options.path, strerror(error));
+                        capture->options.path,
+                        error == EBUSY ? "another process writes to it" : strerror(error));
         else
                 log_say(capture->options.log, LOG_INFO, NULL, "the capture was opened again");
 }
@@ -305,7 +306,11 @@ struct capture *capture_new(const struct capture_options *options, char *ret_why
         pthread_cond_destroy(&capture->news);
         pthread_mutex_destroy(&capture->lock);
 failed:
-        snprintf(ret_why, ret_size, "%s", strerror(error));
+        snprintf(ret_why, ret_size, "%s",
+                 error == EBUSY
+                         ? "another kvroute writes to it: give each router a file of its own, or stop the "
+                           "other one first"
+                         : strerror(error));
         if (capture) {
                 capture_file_close(&capture->file);
                 capture_lines_free(capture->lines);

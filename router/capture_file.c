@@ -6,31 +6,67 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MODE 0600
+#define MODE       0600
+#define OPEN_TRIES 8 /* another router would have to begin a new file in each of them */
 
-/* Not waiting: a pipe that nobody reads must not hold up the router. */
-static int open_path(struct capture_file *file)
+static bool is_same(const struct stat *a, const struct stat *b)
 {
-        int fd = open(file->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, MODE);
-        struct stat stat;
-        int error = 0;
+        return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+/*
+ * A file system without locks is no reason not to write. ESTALE: while it was opened, whoever had it put it aside,
+ * and the path names another file now.
+ */
+static int lock(const char *path, int fd, const struct stat *opened)
+{
+        struct stat named;
+
+        if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+                return EBUSY;
+        return stat(path, &named) || !is_same(&named, opened) ? ESTALE : 0;
+}
+
+/*
+ * Into *file, whose old descriptor stays as it is; it is kept if the path still names the same file, for a second
+ * one could not lock it. Not waiting: a pipe that nobody reads must not hold up the router.
+ */
+static int open_once(struct capture_file *file)
+{
+        int fd = open(file->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, MODE), error = 0;
+        struct stat opened, old;
+        bool kept;
 
         if (fd < 0)
                 return errno;
         /* It may have been there with a wider mode. */
-        if (fstat(fd, &stat) || (S_ISREG(stat.st_mode) && (stat.st_mode & 0777) != MODE && fchmod(fd, MODE)))
+        if (fstat(fd, &opened) ||
+            (S_ISREG(opened.st_mode) && (opened.st_mode & 0777) != MODE && fchmod(fd, MODE)))
                 error = errno;
-        if (error) {
+        kept = !error && file->fd >= 0 && !fstat(file->fd, &old) && is_same(&old, &opened);
+        if (!error && !kept && S_ISREG(opened.st_mode))
+                error = lock(file->path, fd, &opened);
+        if (error || kept)
                 close(fd);
+        if (error)
                 return error;
-        }
-        file->fd = fd;
-        file->regular = S_ISREG(stat.st_mode);
-        file->bytes = file->regular ? (uint64_t)stat.st_size : 0;
+        file->fd = kept ? file->fd : fd;
+        file->regular = S_ISREG(opened.st_mode);
+        file->bytes = file->regular ? (uint64_t)opened.st_size : 0;
         return 0;
+}
+
+static int open_path(struct capture_file *file)
+{
+        int error = ESTALE;
+
+        for (int i = 0; error == ESTALE && i < OPEN_TRIES; i++)
+                error = open_once(file);
+        return error;
 }
 
 /* All of it, or what an earlier call left. */
@@ -107,7 +143,7 @@ static int rotate(struct capture_file *file, unsigned files)
                 error = open_path(file);
         if (error)
                 *file = old;
-        else if (old.fd >= 0)
+        else if (old.fd >= 0 && old.fd != file->fd)
                 close(old.fd);
         return error;
 }
@@ -176,7 +212,7 @@ int capture_file_reopen(struct capture_file *file)
 
         if (error)
                 *file = old;
-        else if (old.fd >= 0)
+        else if (old.fd >= 0 && old.fd != file->fd)
                 close(old.fd);
         return error;
 }

@@ -2,7 +2,8 @@
 /*
  * A file of lines that is kept to a size: when the next lines would go over it, FILE becomes FILE.1, FILE.1 becomes
  * FILE.2, ..., the oldest is deleted, and a new FILE begins. Readable by its owner alone (0600). Lines are in it
- * whole or not at all, also when the disk is full. One thread.
+ * whole or not at all, also when the disk is full. A regular file is locked (flock) for as long as it is open, so
+ * that two routers never write, nor rotate, the same one. One thread.
  */
 #ifndef KVROUTE_ROUTER_CAPTURE_FILE_H
 #define KVROUTE_ROUTER_CAPTURE_FILE_H
@@ -18,7 +19,7 @@ struct capture_file {
 
 /*
  * Opens it to append, and proves that it can be written. With `fresh` what is in it is put aside first, as by a
- * rotation that keeps `files` in all. 0, or an errno with nothing to close.
+ * rotation that keeps `files` in all. 0, or an errno with nothing to close; EBUSY: another process has it.
  */
 KVR_MUST_USE int capture_file_open(struct capture_file *file, const char *path, bool fresh, unsigned files);
 /*

@@ -105,6 +105,63 @@ static void test_up_to_its_size_to_the_byte(void **state)
         capture_file_close(&file);
 }
 
+/* Whoever comes second is told, whatever the first one does with its file; and nothing of it is touched. */
+static void test_one_at_a_time(void **state)
+{
+        struct capture_file file, second;
+        char moved[128];
+
+        (void)state;
+        assert_int_equal(capture_file_open(&file, path, true, 3), 0);
+        put(&file, "aaaaaaaaa\n", 20, 3);
+        assert_int_equal(capture_file_open(&second, path, true, 3), EBUSY);
+        assert_string_equal(content(0), "aaaaaaaaa\n");
+        assert_string_equal(content(1), "-");
+        /* After a rotation, */
+        put(&file, "bbbbbbbbbb\n", 20, 3);
+        assert_string_equal(content(1), "aaaaaaaaa\n");
+        assert_int_equal(capture_file_open(&second, path, true, 3), EBUSY);
+        /* when it is opened again where it is, */
+        assert_int_equal(capture_file_reopen(&file), 0);
+        assert_int_equal(file.bytes, 11);
+        assert_int_equal(capture_file_open(&second, path, true, 3), EBUSY);
+        put(&file, "c\n", 20, 3);
+        assert_string_equal(content(0), "bbbbbbbbbb\nc\n");
+        /* and when it was moved away: then the new one is ours, and the old one nobody's. */
+        numbered(moved, sizeof moved, 7);
+        assert_int_equal(rename(path, moved), 0);
+        assert_int_equal(capture_file_reopen(&file), 0);
+        put(&file, "d\n", 20, 3);
+        assert_string_equal(content(0), "d\n");
+        assert_int_equal(capture_file_open(&second, path, true, 3), EBUSY);
+        assert_int_equal(capture_file_open(&second, moved, false, 3), 0);
+        capture_file_close(&second);
+        capture_file_close(&file);
+        assert_int_equal(capture_file_open(&second, path, true, 3), 0);
+        assert_string_equal(content(1), "d\n");
+        capture_file_close(&second);
+}
+
+/* Another one took the name while it was free: the old file stays in use, and is not lost. */
+static void test_a_name_that_another_took(void **state)
+{
+        struct capture_file file, second;
+        char moved[128];
+
+        (void)state;
+        assert_int_equal(capture_file_open(&file, path, true, 3), 0);
+        put(&file, "a\n", 20, 3);
+        numbered(moved, sizeof moved, 7);
+        assert_int_equal(rename(path, moved), 0);
+        assert_int_equal(capture_file_open(&second, path, true, 3), 0);
+        assert_int_equal(capture_file_reopen(&file), EBUSY);
+        put(&file, "b\n", 20, 3);
+        assert_string_equal(content(7), "a\nb\n");
+        assert_string_equal(content(0), "");
+        capture_file_close(&second);
+        capture_file_close(&file);
+}
+
 static void test_one_file_is_begun_anew(void **state)
 {
         struct capture_file file;
@@ -226,6 +283,8 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_up_to_its_size_to_the_byte, up, down),
+                cmocka_unit_test_setup_teardown(test_one_at_a_time, up, down),
+                cmocka_unit_test_setup_teardown(test_a_name_that_another_took, up, down),
                 cmocka_unit_test_setup_teardown(test_one_file_is_begun_anew, up, down),
                 cmocka_unit_test_setup_teardown(test_an_earlier_one_is_put_aside, up, down),
                 cmocka_unit_test_setup_teardown(test_moved_away_and_opened_again, up, down),

@@ -84,7 +84,7 @@ static bool take_bare_choice(struct config_builder *b, struct flags *flags, cons
 {
         unsigned unused;
 
-        if (optind < argc && option_parse_choice(slice(argv[optind]), option->argument, &unused))
+        if (optind < argc && value_choice(slice(argv[optind]), option->argument, &unused))
                 return add_flag(b, flags, option, argv[optind++]);
         return add_flag(b, flags, option, "on");
 }

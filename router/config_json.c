@@ -26,9 +26,9 @@ static void json_endpoint(struct text *out, const struct config_endpoint *e)
 static void json_events(struct text *out, const struct replica_spec *spec)
 {
         static const char *const words[] = {
-                [REPLICA_EVENTS_OFF] = "off",   [REPLICA_EVENTS_AUTO] = "auto",
-                [REPLICA_EVENTS_CONNECT] = "",  [REPLICA_EVENTS_BIND] = "bind:",
-                [REPLICA_EVENTS_POLL] = "poll",
+                [REPLICA_EVENTS_OFFERED] = "offered", [REPLICA_EVENTS_OFF] = "off",
+                [REPLICA_EVENTS_AUTO] = "auto",       [REPLICA_EVENTS_CONNECT] = "",
+                [REPLICA_EVENTS_BIND] = "bind:",      [REPLICA_EVENTS_POLL] = "poll",
         };
 
         text_addf(out, "\"%s", words[spec->events]);

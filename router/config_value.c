@@ -192,7 +192,7 @@ static bool parse_choice(struct config_builder *b, const struct option_row *opti
         char words[128];
         size_t n = 0;
 
-        if (option_parse_choice(value, option->argument, ret))
+        if (value_choice(value, option->argument, ret))
                 return true;
         for (const char *c = option->argument; *c && n + 3 < sizeof words; c++) {
                 words[n++] = *c == '|' ? ',' : *c;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Which replicas tell their KV cache by events, and where: as configured (events=tcp://..., bind:..., poll),
- * or with events=auto as the engine says, else by the rule of ports. Tells the event thread, and shows what
- * it has.
+ * or with events=auto as the engine says, else by the rule of ports. Where nothing is configured the engine is
+ * asked too, and listened to if it says that it publishes on its own host; if not, nothing is tried and nothing
+ * said. Tells the event thread, and shows what it has.
  */
 #include <math.h>
 #include <stdio.h>
@@ -26,13 +27,19 @@ static uint32_t rank_of(const struct probe *probe)
         return probe->target->spec.rank > 0 ? (uint32_t)probe->target->spec.rank : 0;
 }
 
+/* Nobody asked for them. */
+static bool is_offered(const struct probe *probe)
+{
+        return probe->target->spec.events == REPLICA_EVENTS_OFFERED;
+}
+
 static void cannot(struct probe *probe, const char *why)
 {
         if (strcmp(probe->events_why, why) == 0)
                 return;
         snprintf(probe->events_why, sizeof probe->events_why, "%s", why);
-        log_say(probe->control->options.log, LOG_WARN, probe->target->url, "replica %s: no events: %s",
-                probe_name(probe), why);
+        log_say(probe->control->options.log, is_offered(probe) ? LOG_INFO : LOG_WARN, probe->target->url,
+                "replica %s: no events: %s", probe_name(probe), why);
 }
 
 static void stop_following(struct probe *probe)
@@ -100,6 +107,41 @@ static void follow_configured(struct probe *probe)
                          spec->events_endpoint, spec->replay_endpoint, "", rank_of(probe));
 }
 
+/* It has none, as far as it tells. */
+static void none_there(struct probe *probe, const char *why)
+{
+        stop_following(probe);
+        if (is_offered(probe))
+                probe->events_why[0] = '\0';
+        else
+                cannot(probe, why);
+}
+
+static void follow_found(struct probe *probe, const struct engine_kv_source *source)
+{
+        const struct replica_spec *spec = &probe->target->spec;
+        char why[EVENTS_ERROR_MAX] = "";
+
+        if (source->ranks > 1 && spec->rank < 0)
+                snprintf(why, sizeof why,
+                         "it has %u data-parallel ranks, each with a cache of its own: say ranks=%u",
+                         source->ranks, source->ranks);
+        /* What an engine says must not by itself make this router connect anywhere. */
+        else if (is_offered(probe) &&
+                 (!engine_kv_same_host(source->events, spec->host) ||
+                  (source->replay[0] && !engine_kv_same_host(source->replay, spec->host))))
+                snprintf(why, sizeof why,
+                         "it publishes at %.80s, which is not its own host: say events=auto if that is right",
+                         source->events);
+        if (why[0]) {
+                stop_following(probe);
+                cannot(probe, why);
+                return;
+        }
+        follow_endpoints(probe, EVENTS_CONNECT, source->events,
+                         spec->replay_endpoint[0] ? spec->replay_endpoint : source->replay, source->topic, 0);
+}
+
 static void follow_rule(struct probe *probe)
 {
         struct engine_kv_source source;
@@ -135,30 +177,20 @@ void probe_events_done(struct probe *probe, enum net_request_error error, unsign
         switch (answer) {
         case ENGINE_KV_FOUND:
                 probe->jobs[JOB_EVENTS].due_ms = now_ms + ASK_RARELY_MS;
-                if (source.ranks > 1 && probe->target->spec.rank < 0) {
-                        stop_following(probe);
-                        snprintf(why, sizeof why,
-                                 "it has %u data-parallel ranks, each with a cache of its own: say ranks=%u",
-                                 source.ranks, source.ranks);
-                        cannot(probe, why);
-                        return;
-                }
-                follow_endpoints(probe, EVENTS_CONNECT, source.events,
-                                 probe->target->spec.replay_endpoint[0] ? probe->target->spec.replay_endpoint
-                                                                        : source.replay,
-                                 source.topic, 0);
+                follow_found(probe, &source);
                 return;
         case ENGINE_KV_OFF:
-                stop_following(probe);
-                cannot(probe, "it says that it publishes none (start it with --kv-events-config)");
+                none_there(probe, "it says that it publishes none (start it with --kv-events-config)");
                 return;
         case ENGINE_KV_NO_RANK:
-                stop_following(probe);
-                cannot(probe, "it has no such data-parallel rank");
+                none_there(probe, "it has no such data-parallel rank");
                 return;
         case ENGINE_KV_UNKNOWN:
                 probe->jobs[JOB_EVENTS].due_ms = now_ms + ASK_RARELY_MS;
-                follow_rule(probe);
+                if (is_offered(probe))
+                        none_there(probe, "");
+                else
+                        follow_rule(probe);
                 return;
         }
 }
@@ -172,7 +204,9 @@ static void discover(struct probe *probe, uint64_t now_ms)
         if (!probe->detected)
                 return;
         probe->jobs[JOB_EVENTS].due_ms = now_ms + ASK_RARELY_MS;
-        if (path)
+        if (!path && is_offered(probe))
+                none_there(probe, "");
+        else if (path)
                 probe_send(probe, JOB_EVENTS, "GET", path, (struct kvr_slice){NULL, 0}, PROBE_POLL_TIMEOUT_MS,
                            BODY_MAX);
         else if (traits->kind == ENGINE_TRTLLM || traits->kind == ENGINE_OPENAI)
@@ -267,11 +301,13 @@ void probe_events(struct probe *probe, uint64_t now_ms)
         if (spec->events == REPLICA_EVENTS_OFF || !events_of(probe))
                 return;
         pass_signs(probe);
-        if (spec->events != REPLICA_EVENTS_AUTO && !probe->events_followed)
+        bool asked = spec->events == REPLICA_EVENTS_AUTO || is_offered(probe);
+
+        if (!asked && !probe->events_followed)
                 follow_configured(probe);
         if (!probe->jobs[JOB_EVENTS].request && now_ms >= probe->jobs[JOB_EVENTS].due_ms &&
             atomic_load(&probe->target->shown_state) != KVR_DOWN) {
-                if (spec->events == REPLICA_EVENTS_AUTO) {
+                if (asked) {
                         discover(probe, now_ms);
                 } else if (spec->events == REPLICA_EVENTS_POLL) {
                         uint64_t every_ms = probe->control->config->metrics_interval_ms;
@@ -295,7 +331,13 @@ void probe_events_gone(struct probe *probe)
 
 bool probe_events_expected(const struct probe *probe)
 {
-        return probe->target->spec.events != REPLICA_EVENTS_OFF && events_of(probe) != NULL;
+        return probe->target->spec.events != REPLICA_EVENTS_OFF && events_of(probe) != NULL &&
+               (!is_offered(probe) || probe->events_followed || probe->events_why[0]);
+}
+
+bool probe_events_promised(const struct probe *probe, const struct events_view *view)
+{
+        return probe_events_expected(probe) && (!is_offered(probe) || view->heard_ns);
 }
 
 bool probe_events_view(const struct probe *probe, struct events_view *ret)
@@ -329,4 +371,7 @@ void probe_events_text(const struct probe *probe, char *ret, size_t size)
                          : !view.connected ? "; not connected"
                          : !view.heard_ns  ? "; connected, and none has ever come"
                                            : "");
+        else if (view.foreign_rank >= 0)
+                snprintf(ret, size, "its events are those of rank %d, not %d", (int)view.foreign_rank,
+                         (int)view.source.rank);
 }

@@ -170,8 +170,10 @@ void probe_events_done(struct probe *probe, enum net_request_error error, unsign
                        struct kvr_slice body, uint64_t now_ms);
 /* The replica is gone. */
 void probe_events_gone(struct probe *probe);
-/* It is configured to tell its cache by events. */
+/* It is to tell its cache by events: it is configured so, or says itself that it does. */
 bool probe_events_expected(const struct probe *probe);
+/* And somebody relies on it: it is configured so, or has told some. */
+bool probe_events_promised(const struct probe *probe, const struct events_view *view);
 /* False: it is not followed (yet). */
 bool probe_events_view(const struct probe *probe, struct events_view *ret);
 /* What is wrong with its events, "" for nothing. */

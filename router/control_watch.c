@@ -217,6 +217,26 @@ static void tell_events(const struct probe *probe, enum watch_alarm alarm,
             ". Until that is mended, hits there are predicted from what was sent (docs/events.md)");
 }
 
+/* False: it was never asked, or nobody asks. */
+static bool tokenizer_view(const struct probe *probe, struct tokens_view *ret)
+{
+        const struct tokens *tokens = probe->control->options.tokens;
+
+        return tokens && tokens_view(tokens, probe->target->id, ret);
+}
+
+static void tell_tokenizer(const struct probe *probe, char *ret, size_t size)
+{
+        struct tokens_view view = {0};
+
+        (void)tokenizer_view(probe, &view);
+        snprintf(ret, size,
+                 "its tokenizer only fails (%s), so prompts of text cannot be matched with what its events "
+                 "say: "
+                 "hits are predicted from what was sent. Mend it, or say --tokenize off (docs/events.md)",
+                 view.error[0] ? view.error : "no answer");
+}
+
 static void tell_of_replica(const struct probe *probe, enum watch_alarm alarm,
                             const struct kvr_replica_info *info, char *ret, size_t size)
 {
@@ -241,6 +261,9 @@ static void tell_of_replica(const struct probe *probe, enum watch_alarm alarm,
         case WATCH_EVENTS_UNTRUSTED:
         case WATCH_EVENTS_UNMATCHED:
                 tell_events(probe, alarm, info, ret, size);
+                break;
+        case WATCH_TOKENIZER_FAILS:
+                tell_tokenizer(probe, ret, size);
                 break;
         default:
                 tell_no_match(probe->control, true, ret, size);
@@ -392,16 +415,20 @@ static void look_at_replica(struct probe *probe, const struct watch_limits *limi
         int state = atomic_load(&probe->target->shown_state);
         struct kvr_replica_info info;
         struct events_view events = {0};
+        struct tokens_view tokenizer = {0};
 
         if (kvr_replica_info(control->options.fleet->router, probe->target->id, &info) != KVR_OK)
                 return;
         (void)probe_events_view(probe, &events);
+        (void)tokenizer_view(probe, &tokenizer);
         struct watch_replica_sample sample = {
-                .events_expected = probe_events_expected(probe),
+                .events_expected = probe_events_promised(probe, &events),
                 .events_trusted = events.trusted,
                 .events_deaf = events.deaf,
                 .events_unmatched = info.canary != KVR_CANARY_OK,
                 .events_heard = events.heard_ns,
+                .tokenized = tokenizer.learned,
+                .untokenized = tokenizer.failed,
                 .down = is_down(state),
                 .ready = state == KVR_READY || state == KVR_TRIAL,
                 .load_expected = probe_load_expected(probe),

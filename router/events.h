@@ -88,7 +88,8 @@ struct events_view {
         uint64_t why[ENGINE_EVENT_WHYS];   /* events ignored and bad, by reason */
         uint64_t malformed;                /* messages that are no batch */
         uint64_t unreadable;               /* batches that could not be decoded */
-        uint64_t foreign;                  /* batches of another rank */
+        uint64_t foreign;                  /* batches of another rank, */
+        int32_t foreign_rank;              /* and which: of the last batch, -1 if that was right */
         uint64_t held_dropped;             /* batches that were too much to hold back */
         uint32_t block_tokens;             /* of the last blocks stored; 0: none */
         char error[EVENTS_ERROR_MAX];      /* what is wrong, or empty */

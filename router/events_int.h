@@ -23,6 +23,10 @@ struct held_batch {
         char bytes[];
 };
 
+/* Hashes of removals that reach the library in one call: engines name one at a time, and one at a time costs the index
+ * four times as much. */
+#define EVENTS_JOIN_MAX 256
+
 struct stream {
         struct events *events;
         struct stream *next;
@@ -37,6 +41,9 @@ struct stream {
         bool told_trusted, said_no_room, dirty;
         bool placed;        /* it has its place in the library */
         uint64_t opened_ns; /* when its socket was made */
+        enum kvr_tier gone_tier;
+        uint32_t gone_count;
+        uint64_t gone[EVENTS_JOIN_MAX]; /* removed, in order, and not told yet; none between batches */
         struct events_view own;
         struct events_view shown; /* lock */
 };

@@ -48,11 +48,35 @@ static void tell_trust(struct stream *stream)
         }
 }
 
+static void tell_gone(struct stream *stream)
+{
+        if (stream->gone_count)
+                (void)kvr_events_removed(stream->events->options.router, stream->id, stream->gone,
+                                         stream->gone_count, stream->gone_tier, &stream->own.account);
+        stream->gone_count = 0;
+}
+
+static void take_removed(struct stream *stream, const struct engine_event *event)
+{
+        if (event->tier != stream->gone_tier || event->count > EVENTS_JOIN_MAX - stream->gone_count)
+                tell_gone(stream);
+        if (event->count > EVENTS_JOIN_MAX) {
+                (void)kvr_events_removed(stream->events->options.router, stream->id, event->hashes,
+                                         event->count, event->tier, &stream->own.account);
+                return;
+        }
+        stream->gone_tier = event->tier;
+        if (event->count)
+                memcpy(stream->gone + stream->gone_count, event->hashes, event->count * sizeof *stream->gone);
+        stream->gone_count += event->count;
+}
+
 /* After a gap the engine may well hold what it held: what was sent there is still a guess. */
 static void tell_clear(struct stream *stream, const struct engine_stream_todo *todo)
 {
         struct kvr_router *router = stream->events->options.router;
 
+        tell_gone(stream);
         if (todo->emptied)
                 (void)kvr_events_cleared(router, stream->id, &stream->own.account);
         else
@@ -69,15 +93,16 @@ static void take_event(void *ctx, const struct engine_event *event)
         case ENGINE_EVENT_STORED:
                 own->stored++;
                 own->block_tokens = event->stored.block_tokens;
+                tell_gone(stream); /* what was removed may be stored again */
                 (void)kvr_events_stored(router, stream->id, &event->stored, &own->account);
                 break;
         case ENGINE_EVENT_REMOVED:
                 own->removed++;
-                (void)kvr_events_removed(router, stream->id, event->hashes, event->count, event->tier,
-                                         &own->account);
+                take_removed(stream, event);
                 break;
         case ENGINE_EVENT_CLEARED:
                 own->cleared++;
+                tell_gone(stream);
                 (void)kvr_events_cleared(router, stream->id, &own->account);
                 break;
         case ENGINE_EVENT_IGNORED:
@@ -91,12 +116,18 @@ static void apply_batch(struct stream *stream, struct kvr_slice payload, uint64_
 {
         struct engine_event_batch batch;
         const char *why = "";
+        bool whole = engine_events_decode(stream->events->decoder, &stream->decoder_view, payload, &batch,
+                                          take_event, stream, &why);
 
-        if (engine_events_decode(stream->events->decoder, &stream->decoder_view, payload, &batch, take_event,
-                                 stream, &why)) {
+        tell_gone(stream);
+        if (whole) {
                 stream->own.age_s = (double)log_unix_time_ms(NULL) / 1000 - batch.at_s;
-                if (stream->own.source.rank >= 0 && batch.rank >= 0 &&
-                    batch.rank != stream->own.source.rank && stream->own.foreign++ == 0)
+                bool foreign = stream->own.source.rank >= 0 && batch.rank >= 0 &&
+                               batch.rank != stream->own.source.rank;
+
+                stream->own.foreign_rank = foreign ? batch.rank : -1;
+                /* Ranks of several machines may be numbered through: that is no reason not to believe them. */
+                if (foreign && stream->own.foreign++ == 0)
                         log_say(stream->events->options.log, LOG_WARN, NULL,
                                 "replica %s: its events are those of rank %d, not %d", stream->name,
                                 (int)batch.rank, (int)stream->own.source.rank);
@@ -258,6 +289,7 @@ void stream_polled(struct stream *stream, struct kvr_slice body, uint64_t now_ns
                 stream->own.error[0] = '\0';
         else
                 stream_fail(stream, "/kv_cache_events", why);
+        tell_gone(stream);
         stream->dirty = true;
         tell_trust(stream);
 }
@@ -277,6 +309,7 @@ void stream_begin(struct stream *stream, uint64_t now_ns)
         engine_event_view_init(&stream->decoder_view);
         stream->own.followed_ns = now_ns;
         stream->own.age_s = NAN;
+        stream->own.foreign_rank = -1;
         stream->told_trusted = false;
         if (status != KVR_OK) {
                 stream_fail(stream, "no place in the index for its events", kvr_status_text(status));

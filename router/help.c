@@ -93,11 +93,13 @@ void help_main(FILE *out)
               "Usage: kvroute COMMAND ...\n\n",
               out);
         for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-                fprintf(out, "  kvroute %-6s %-22s %s\n", commands[i].name, commands[i].arguments,
+                fprintf(out, "  kvroute %-8s %-24s %s\n", commands[i].name, commands[i].arguments,
                         commands[i].help);
         fputs("\n  kvroute COMMAND --help         options of a command\n"
               "  kvroute --version\n\n"
-              "First steps:  kvroute serve http://127.0.0.1:8000 http://127.0.0.1:8001\n",
+              "First steps:  kvroute serve http://127.0.0.1:8000 http://127.0.0.1:8001\n"
+              "Then: the dashboard is http://127.0.0.1:8081/, and why a request would go where:\n"
+              "              curl -s http://127.0.0.1:8081/kvroute/explain --json '{\"model\":...}'\n",
               out);
 }
 

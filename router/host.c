@@ -12,6 +12,8 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "siphash.h"
+
 #define SPARE_DESCRIPTORS 256 /* for all that is not a client and its replica */
 
 /* The time of the event that the thread is working on; 0 none. */
@@ -28,10 +30,10 @@ void host_hold_time(uint64_t now_ns)
         held_ns = now_ns;
 }
 
-static uint64_t splitmix(uint64_t *state)
-{
-        uint64_t z = (*state += 0x9e3779b97f4a7c15);
+#define SPLITMIX_STEP 0x9e3779b97f4a7c15u
 
+static uint64_t splitmix(uint64_t z)
+{
         z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
         z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
         return z ^ (z >> 31);
@@ -46,7 +48,23 @@ uint64_t host_random64(void *ctx)
                 if (getrandom(&state, sizeof state, 0) != sizeof state)
                         state = uv_hrtime() ^ (uint64_t)(uintptr_t)&state;
         }
-        return splitmix(&state);
+        return splitmix(state += SPLITMIX_STEP);
+}
+
+/* The seed is a secret (it is the prompt keys' too), and choices can be watched. */
+void host_chance_init(struct host_chance *chance, uint64_t seed)
+{
+        static const struct siphash_key domain = {0x63686f6963652d31ull, 0x6b65792d6f662d69ull};
+
+        atomic_init(&chance->state, siphash_pair(&domain, seed, 1));
+}
+
+uint64_t host_chance64(void *ctx)
+{
+        struct host_chance *chance = ctx;
+
+        return splitmix(atomic_fetch_add_explicit(&chance->state, SPLITMIX_STEP, memory_order_relaxed) +
+                        SPLITMIX_STEP);
 }
 
 void host_notify(const char *message)

@@ -4,6 +4,8 @@
 #ifndef KVROUTE_ROUTER_HOST_H
 #define KVROUTE_ROUTER_HOST_H
 
+#include <stdatomic.h>
+
 #include "log.h"
 
 /* For struct kvr_env; ctx is not used. */
@@ -14,6 +16,13 @@ uint64_t host_now_ns(void *ctx);
  */
 void host_hold_time(uint64_t now_ns);
 uint64_t host_random64(void *ctx);
+/* Chance that a seed decides: equal seeds give equal numbers, one after the other over all threads. */
+struct host_chance {
+        atomic_ullong state;
+};
+void host_chance_init(struct host_chance *chance, uint64_t seed);
+/* For struct kvr_env; ctx is a struct host_chance. */
+uint64_t host_chance64(void *ctx);
 
 /* "READY=1" and the like to systemd, where that is who started us. */
 void host_notify(const char *message);

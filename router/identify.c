@@ -124,8 +124,7 @@ void identify_workload(struct exchange *exchange)
         name = config_workload(exchange->worker->config, exchange->path,
                                (struct kvr_slice){exchange->model, strlen(exchange->model)},
                                exchange_client_key(exchange), header_of, exchange);
-        if (name)
-                snprintf(exchange->workload, sizeof exchange->workload, "%s", name);
+        snprintf(exchange->workload, sizeof exchange->workload, "%s", name ? name : WORKLOAD_DEFAULT);
 }
 
 /* "/v1/responses/resp_123/cancel" -> the replica that made resp_123. */

@@ -10,8 +10,6 @@
 
 #include "config.h"
 
-#define NEAREST_MAX 64 /* bytes of a word that is compared for a suggestion */
-
 static const struct option_row table[] = {
 #define GROUP(title) {.help = (title)},
 #define OPTION(field, row_name, row_type, row_min, row_max, row_fallback, row_flags, row_argument, row_help) \
@@ -60,69 +58,22 @@ bool option_is_bare(const struct option_row *option)
 
 /* ---- suggestions ------------------------------------------------------------------------------------ */
 
-static unsigned least(unsigned a, unsigned b, unsigned c)
-{
-        unsigned ab = a < b ? a : b;
-
-        return ab < c ? ab : c;
-}
-
-/* Edits (insert, delete, replace) between two short words. */
-static unsigned distance(struct kvr_slice a, const char *b)
-{
-        unsigned row[NEAREST_MAX + 1];
-        size_t b_len = strlen(b);
-
-        if (a.len > NEAREST_MAX || b_len > NEAREST_MAX)
-                return NEAREST_MAX;
-        for (size_t j = 0; j <= b_len; j++)
-                row[j] = (unsigned)j;
-        for (size_t i = 1; i <= a.len; i++) {
-                unsigned diagonal = row[0];
-
-                row[0] = (unsigned)i;
-                for (size_t j = 1; j <= b_len; j++) {
-                        unsigned above = row[j];
-
-                        row[j] = least(above + 1, row[j - 1] + 1, diagonal + (a.data[i - 1] != b[j - 1]));
-                        diagonal = above;
-                }
-        }
-        return row[b_len];
-}
-
-struct nearest {
-        const char *word;
-        unsigned distance;
-};
-
-static void consider(struct nearest *best, struct kvr_slice word, const char *candidate)
-{
-        unsigned d = distance(word, candidate);
-        size_t len = strlen(candidate);
-
-        /* "timeout" is nearer to "idle-timeout" than counting edits says, but so it is to five others: no
-         * guess. */
-        if (d < best->distance && d <= 2 + len / 8 && d < len)
-                *best = (struct nearest){candidate, d};
-}
-
 const char *options_nearest(struct kvr_slice name)
 {
-        struct nearest best = {NULL, NEAREST_MAX};
+        struct value_nearest best = {0};
 
         for (size_t i = 0; i < sizeof table / sizeof *table; i++)
                 if (table[i].name)
-                        consider(&best, name, table[i].name);
+                        value_offer(&best, name, table[i].name);
         return best.word;
 }
 
 const char *words_nearest(struct kvr_slice word, const char *const *words, size_t count)
 {
-        struct nearest best = {NULL, NEAREST_MAX};
+        struct value_nearest best = {0};
 
         for (size_t i = 0; i < count; i++)
-                consider(&best, word, words[i]);
+                value_offer(&best, word, words[i]);
         return best.word;
 }
 
@@ -130,43 +81,18 @@ const char *words_nearest(struct kvr_slice word, const char *const *words, size_
 
 bool option_parse_bool(struct kvr_slice text, bool *ret, const char **ret_why)
 {
-        static const char *const words[] = {"on", "true", "yes", "1", "off", "false", "no", "0"};
-
-        for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-                if (is_word(text, words[i])) {
-                        *ret = i < 4;
-                        return true;
-                }
+        if (value_bool(text, ret))
+                return true;
         *ret_why = "on or off";
         return false;
 }
 
-/* Digits at the start: how many, and their value. False if there are none or too many. */
-static bool leading_number(struct kvr_slice text, uint64_t *ret, size_t *ret_len)
-{
-        uint64_t n = 0;
-        size_t i = 0;
-
-        for (; i < text.len && text.data[i] >= '0' && text.data[i] <= '9'; i++)
-                if (__builtin_mul_overflow(n, 10, &n) ||
-                    __builtin_add_overflow(n, (uint64_t)(text.data[i] - '0'), &n))
-                        return false;
-        *ret = n;
-        *ret_len = i;
-        return i > 0;
-}
-
 bool option_parse_count(struct kvr_slice text, uint64_t *ret, const char **ret_why)
 {
-        uint64_t n;
-        size_t len;
-
-        if (!leading_number(text, &n, &len) || len != text.len) {
-                *ret_why = "a whole number";
-                return false;
-        }
-        *ret = n;
-        return true;
+        if (value_count(text, ret))
+                return true;
+        *ret_why = "a whole number";
+        return false;
 }
 
 bool option_parse_number(struct kvr_slice text, double *ret, const char **ret_why)
@@ -195,7 +121,7 @@ static bool parse_units(struct kvr_slice text, const struct unit *units, size_t 
         uint64_t n;
         size_t len;
 
-        if (!leading_number(text, &n, &len))
+        if (!value_leading_count(text, &n, &len))
                 return false;
         text.data += len;
         text.len -= len;
@@ -232,20 +158,6 @@ bool option_parse_bytes(struct kvr_slice text, uint64_t *ret, const char **ret_w
         }
         *ret = n;
         return true;
-}
-
-bool option_parse_choice(struct kvr_slice text, const char *words, unsigned *ret)
-{
-        for (unsigned i = 0; *words; i++) {
-                size_t len = strcspn(words, "|");
-
-                if (text.len == len && memcmp(text.data, words, len) == 0) {
-                        *ret = i;
-                        return true;
-                }
-                words += len + (words[len] == '|');
-        }
-        return false;
 }
 
 static void format_units(uint64_t n, const struct unit *units, size_t count, char *ret, size_t size)

@@ -5,7 +5,7 @@
 #ifndef KVROUTE_OPTIONS_H
 #define KVROUTE_OPTIONS_H
 
-#include <kvroute/base.h>
+#include "proto/value.h"
 
 enum option_type {
         OPT_BOOL,   /* on, off, true, false, yes, no, 1, 0 */
@@ -64,8 +64,6 @@ bool option_parse_count(struct kvr_slice text, uint64_t *ret, const char **ret_w
 bool option_parse_number(struct kvr_slice text, double *ret, const char **ret_why);
 bool option_parse_millis(struct kvr_slice text, uint64_t *ret, const char **ret_why);
 bool option_parse_bytes(struct kvr_slice text, uint64_t *ret, const char **ret_why);
-/* Number of the word in "a|b|c". */
-bool option_parse_choice(struct kvr_slice text, const char *words, unsigned *ret);
 
 /* "5m", "1500ms", "64MiB": the shortest exact form. Always terminated. */
 void option_format_millis(uint64_t ms, char *ret, size_t size);

@@ -103,11 +103,11 @@ static void test_numbers(void **state)
         assert_true(option_parse_bool(slice("yes"), &flag, &why) && flag);
         assert_true(option_parse_bool(slice("off"), &flag, &why) && !flag);
         assert_false(option_parse_bool(slice("On"), &flag, &why));
-        assert_true(option_parse_choice(slice("warn"), "error|warn|info", &word) && word == 1);
-        assert_true(option_parse_choice(slice("info"), "error|warn|info", &word) && word == 2);
-        assert_false(option_parse_choice(slice(""), "error|warn", &word));
-        assert_false(option_parse_choice(slice("err"), "error|warn", &word));
-        assert_false(option_parse_choice(slice("error|warn"), "error|warn", &word));
+        assert_true(value_choice(slice("warn"), "error|warn|info", &word) && word == 1);
+        assert_true(value_choice(slice("info"), "error|warn|info", &word) && word == 2);
+        assert_false(value_choice(slice(""), "error|warn", &word));
+        assert_false(value_choice(slice("err"), "error|warn", &word));
+        assert_false(value_choice(slice("error|warn"), "error|warn", &word));
 }
 
 static void test_formats(void **state)

@@ -35,6 +35,7 @@
 #include "config.h"
 #include "decisions.h"
 #include "engine/usage.h"
+#include "families.h"
 #include "log.h"
 #include "metrics.h"
 #include "net/conn.h"
@@ -62,6 +63,7 @@ struct exchange;
 struct proxy {
         struct kvr_router *router;
         struct kvr_ledger *ledger; /* NULL: off */
+        struct families families;  /* the control thread's */
         struct shadow *shadow;     /* NULL: off */
         struct capture *capture;   /* NULL: off */
         bool mirror;               /* copies of requests come in, and nothing goes on */

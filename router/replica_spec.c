@@ -21,12 +21,12 @@ static const struct replica_key keys[] = {
         {"auth", "auto|pass|strip|replace", "what it gets of the client's credentials; see --auth"},
         {"api-key", "SECRET",
          "key for auth=replace, health checks and polls (env:NAME and file:PATH as elsewhere)"},
-        {"events", "ENDPOINT|auto|poll|off",
-         "where its KV cache events come from: tcp://HOST:PORT (* is the replica's host), "
-         "bind:tcp://HOST:PORT to "
-         "listen for an engine that connects, auto to ask the engine or else take ports 5557 and 5558, poll "
-         "for "
-         "TensorRT-LLM's POST /kv_cache_events, which only one router may do; off by default"},
+        {"events", "ENDPOINT|offered|auto|poll|off",
+         "where its KV cache events come from: offered (the default) as the engine says, if it says that it "
+         "publishes them on its own host; auto as it says, or else ports 5557 and 5558; tcp://HOST:PORT (* "
+         "is "
+         "the replica's host); bind:tcp://HOST:PORT to listen for an engine that connects; poll for "
+         "TensorRT-LLM's POST /kv_cache_events, which only one router may do; off"},
         {"replay", "ENDPOINT|off", "where lost events can be had again; with events=auto as the engine says"},
         {"events-topic", "TEXT", "only events whose topic begins so; all by default"},
         {"ranks", "N",
@@ -382,7 +382,11 @@ static bool set_events(struct replica_spec *spec, struct kvr_slice value, char *
                 const char *word;
                 enum replica_events events;
         } words[] = {
-                {"off", REPLICA_EVENTS_OFF}, {"auto", REPLICA_EVENTS_AUTO}, {"poll", REPLICA_EVENTS_POLL}};
+                {"offered", REPLICA_EVENTS_OFFERED},
+                {"off", REPLICA_EVENTS_OFF},
+                {"auto", REPLICA_EVENTS_AUTO},
+                {"poll", REPLICA_EVENTS_POLL},
+        };
         const char bind[] = "bind:";
 
         for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
@@ -469,7 +473,7 @@ bool replica_spec_set(struct replica_spec *spec, struct kvr_slice key, struct kv
         if (is_word(key, "auth")) {
                 unsigned auth;
 
-                if (!option_parse_choice(value, "auto|pass|strip|replace", &auth))
+                if (!value_choice(value, "auto|pass|strip|replace", &auth))
                         return fail(why, why_size, "auth: \"%.*s\" is not auto, pass, strip or replace",
                                     SHOW(value));
                 spec->auth = (enum replica_auth)auth;
@@ -527,7 +531,8 @@ bool replica_spec_finish(struct replica_spec *spec, char *why, size_t why_size)
 {
         if (spec->host[0] == 0)
                 return fail(why, why_size, "a replica needs a url; write http://HOST:PORT");
-        if (spec->events == REPLICA_EVENTS_OFF && (spec->replay_endpoint[0] || spec->events_topic[0]))
+        if ((spec->events == REPLICA_EVENTS_OFF || spec->events == REPLICA_EVENTS_OFFERED) &&
+            (spec->replay_endpoint[0] || spec->events_topic[0]))
                 return fail(why, why_size, "%s means nothing without events; add events=auto or an endpoint",
                             spec->replay_endpoint[0] ? "replay" : "events-topic");
         if (spec->name[0] == 0) {

@@ -19,6 +19,7 @@
 
 /* Where its KV cache events come from. */
 enum replica_events {
+        REPLICA_EVENTS_OFFERED, /* from its own host, if the engine says that it publishes them */
         REPLICA_EVENTS_OFF,
         REPLICA_EVENTS_AUTO, /* the engine is asked, else the rule of ports */
         REPLICA_EVENTS_CONNECT,

@@ -83,8 +83,14 @@ static void test_events(void **state)
         spec = parse("http://a:1,events=poll,replay=off");
         assert_int_equal(spec.events, REPLICA_EVENTS_POLL);
         replica_spec_fini(&spec);
-        spec = parse("http://a:1");
+        spec = parse("http://a:1,events=off");
         assert_int_equal(spec.events, REPLICA_EVENTS_OFF);
+        replica_spec_fini(&spec);
+        spec = parse("http://a:1");
+        assert_int_equal(spec.events, REPLICA_EVENTS_OFFERED);
+        replica_spec_fini(&spec);
+        spec = parse("http://a:1,events=offered");
+        assert_int_equal(spec.events, REPLICA_EVENTS_OFFERED);
         replica_spec_fini(&spec);
 }
 

@@ -14,6 +14,8 @@
 #include "host.h"
 #include "serve.h"
 
+#define FAMILIES_LOOK_MS 1000
+
 extern char **environ;
 
 static void endpoint_text(const struct sockaddr_storage *addr, char *ret, size_t size)
@@ -139,7 +141,7 @@ static int open_capture(struct server *server, const struct router_config *confi
 
 static int make_brain(struct server *server, const struct router_config *config)
 {
-        const struct kvr_env env = serve_clock(server, config);
+        const struct kvr_env env = serve_env(server, config);
         struct kvr_settings settings = {
                 .policy = config->policy,
                 .index_memory_bytes = serve_index_bytes(config),
@@ -314,6 +316,23 @@ static int open_admin(struct server *server, const struct router_config *config)
         return 0;
 }
 
+/* ---- names that nothing answers to ---- */
+
+static void on_families(uv_timer_t *timer)
+{
+        struct server *server = timer->data;
+
+        families_look(&server->proxy.families, atomic_load(&server->proxy.config), server->proxy.ledger,
+                      uv_hrtime(), server->proxy.log);
+}
+
+static void watch_families(struct server *server)
+{
+        (void)uv_timer_init(&server->loop.uv, &server->families_timer);
+        server->families_timer.data = server;
+        (void)uv_timer_start(&server->families_timer, on_families, FAMILIES_LOOK_MS, FAMILIES_LOOK_MS);
+}
+
 static int start(struct server *server, struct router_config *config)
 {
         int status = net_loop_init(&server->loop);
@@ -343,6 +362,7 @@ static int start(struct server *server, struct router_config *config)
         serve_say_warnings(server, config);
         serve_watch_stop(server);
         serve_watch_shadow(server);
+        watch_families(server);
         (void)uv_signal_init(&server->loop.uv, &server->hangup);
         server->hangup.data = server;
         (void)uv_signal_start(&server->hangup, on_hangup, SIGHUP);
@@ -360,6 +380,7 @@ static void stop(struct server *server)
                 worker_fini(&server->proxy.workers[i]);
         }
         serve_unwatch_shadow(server);
+        uv_close((uv_handle_t *)&server->families_timer, NULL);
         capture_free(server->proxy.capture); /* what is queued is written, however this ends */
         server->proxy.capture = NULL;
         serve_say_stopped(server);

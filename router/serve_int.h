@@ -13,6 +13,7 @@
 
 #include "admin.h"
 #include "control.h"
+#include "host.h"
 #include "proxy.h"
 
 /* A configuration that was once in force: kept until the end, as any thread may still be reading it. */
@@ -27,6 +28,7 @@ struct server {
         struct net_loop loop; /* of the control thread, which is the main one */
         struct kvr_router *router;
         struct shadow_clock clock; /* of the shadow, as a mirror also of the router */
+        struct host_chance chance; /* with a seed */
         struct fleet fleet;
         struct proxy proxy;
         struct events *events;
@@ -34,7 +36,7 @@ struct server {
         struct admin *admin;
         struct kept_config *configs;
         uv_signal_t term, interrupt, hangup;
-        uv_timer_t drain_timer, delay_timer, shadow_timer;
+        uv_timer_t drain_timer, delay_timer, shadow_timer, families_timer;
         uint64_t shadow_said; /* requests of the shadow when it was last spoken of */
         unsigned shadow_ticks;
         unsigned stop_signals;
@@ -49,8 +51,8 @@ int serve_open_access_log(const char *path);
 void serve_wake(struct server *server);
 
 /* ---- serve_shadow.c ---- */
-/* The real router's clock. */
-struct kvr_env serve_clock(struct server *server, const struct router_config *config);
+/* The real router's clock and chance. */
+struct kvr_env serve_env(struct server *server, const struct router_config *config);
 /* Bytes of the real router's index; the rest is the shadow's. */
 uint64_t serve_index_bytes(const struct router_config *config);
 /* Makes it if it is wanted; after the router. */

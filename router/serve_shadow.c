@@ -10,12 +10,16 @@
 #define SHADOW_TICK_MS   200
 #define SHADOW_SAY_TICKS (60000 / SHADOW_TICK_MS)
 
-static const struct kvr_env host_env = {host_now_ns, host_random64, NULL};
-
-struct kvr_env serve_clock(struct server *server, const struct router_config *config)
+struct kvr_env serve_env(struct server *server, const struct router_config *config)
 {
-        shadow_clock_init(&server->clock, &host_env);
-        return config->shadow == CONFIG_SHADOW_MIRROR ? shadow_clock_env(&server->clock) : host_env;
+        struct kvr_env env = {host_now_ns, host_random64, NULL};
+
+        if (config->seed_given) {
+                host_chance_init(&server->chance, config->seed_value);
+                env = (struct kvr_env){host_now_ns, host_chance64, &server->chance};
+        }
+        shadow_clock_init(&server->clock, &env);
+        return config->shadow == CONFIG_SHADOW_MIRROR ? shadow_clock_env(&server->clock) : env;
 }
 
 uint64_t serve_index_bytes(const struct router_config *config)

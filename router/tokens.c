@@ -34,6 +34,7 @@ struct asked {
         struct net_request *request; /* NULL: idle */
         struct job *job;
         struct engine_question question;
+        struct tokens_view view;
 };
 
 struct tokens {
@@ -265,18 +266,30 @@ static void waiting_push(struct tokens *tokens, struct job *job)
         tokens->waiting_tail = job;
 }
 
-static void learn(struct tokens *tokens, struct job *job, struct kvr_slice body)
+static void failed(struct asked *asked, struct job *job, const char *why)
+{
+        asked->view.failed++;
+        snprintf(asked->view.error, sizeof asked->view.error, "%s: %s", asked->question.path, why);
+        job_give_up(asked->tokens, job, "failed");
+}
+
+static void learn(struct asked *asked, struct job *job, struct kvr_slice body)
 {
         uint32_t *ids = NULL, count = 0;
         enum kvr_status status = engine_tokenize_read(body, &ids, &count);
 
-        if (status == KVR_OK)
-                status = kvr_tokens_learn(tokens->options.router, job->outline, ids, count);
+        if (status != KVR_OK) {
+                failed(asked, job, "its answer has no token ids");
+                return;
+        }
+        asked->view.learned++;
+        asked->view.error[0] = '\0';
+        status = kvr_tokens_learn(asked->tokens->options.router, job->outline, ids, count);
         free(ids);
         if (status == KVR_OK)
-                job_end(tokens, job, "learned");
+                job_end(asked->tokens, job, "learned");
         else
-                job_give_up(tokens, job, "failed");
+                job_give_up(asked->tokens, job, "failed");
 }
 
 static void on_answer(void *ctx, enum net_request_error error, unsigned status, struct kvr_slice body)
@@ -294,7 +307,7 @@ static void on_answer(void *ctx, enum net_request_error error, unsigned status, 
         asked->rest_until_ms = now_ms + (rest_ms < TOKENS_REST_MS_MAX ? rest_ms : TOKENS_REST_MS_MAX);
         tokens->running--;
         if (error == NET_REQUEST_OK && status == 200) {
-                learn(tokens, job, body);
+                learn(asked, job, body);
         } else if (error == NET_REQUEST_OK &&
                    (status == 401 || status == 403 || status == 404 || status == 405 || status == 501)) {
                 asked->lacking |= 1U << asked->question.tokenizer;
@@ -305,7 +318,10 @@ static void on_answer(void *ctx, enum net_request_error error, unsigned status, 
                         asked->name, asked->question.path, status);
                 waiting_push(tokens, job); /* another path, or another replica */
         } else {
-                job_give_up(tokens, job, "failed");
+                char why[64];
+
+                snprintf(why, sizeof why, "status %u", status);
+                failed(asked, job, error == NET_REQUEST_OK ? why : net_request_error_text(error));
         }
 }
 
@@ -400,6 +416,17 @@ void tokens_step(struct tokens *tokens, uint64_t now_ms)
                 waiting_push(tokens, job);
                 first = first ? first : job;
         }
+}
+
+bool tokens_view(const struct tokens *tokens, kvr_replica_id id, struct tokens_view *ret)
+{
+        const struct asked *asked = tokens->asked;
+
+        while (asked && asked->id != id)
+                asked = asked->next;
+        if (asked)
+                *ret = asked->view;
+        return asked != NULL;
 }
 
 /* ---- life ---- */

@@ -62,4 +62,14 @@ void tokens_offer(struct tokens *tokens, const struct tokens_prompt *prompt);
 /* Control thread, every tick: sends what may be sent. */
 void tokens_step(struct tokens *tokens, uint64_t now_ms);
 
+#define TOKENS_ERROR_MAX 120
+
+/* How one replica's tokenizer does. Control thread. */
+struct tokens_view {
+        uint64_t learned, failed; /* answers that were of use, and questions without one; they never fall */
+        char error[TOKENS_ERROR_MAX]; /* what became of the last one, or empty */
+};
+/* False: it was never asked. */
+bool tokens_view(const struct tokens *tokens, kvr_replica_id id, struct tokens_view *ret);
+
 #endif

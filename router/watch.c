@@ -319,6 +319,25 @@ static unsigned watch_events(struct watch *watch, const struct watch_replica_sam
                hold(watch, WATCH_EVENTS_UNMATCHED, unmatched, limits->hold_ns, now_ns);
 }
 
+/* Questions without any answer, for longer than a restart takes. One answer is enough to end it. */
+static unsigned watch_tokenizer(struct watch *watch, const struct watch_replica_sample *sample,
+                                const struct watch_limits *limits, uint64_t now_ns)
+{
+        bool raised = watch->states[WATCH_TOKENIZER_FAILS].raised;
+        enum verdict verdict = raised ? UNSURE : GOOD;
+
+        if (sample->tokenized != watch->tokenized || !watch->looked) {
+                watch->tokenized = sample->tokenized;
+                watch->untokenized = sample->untokenized;
+                verdict = GOOD;
+        } else if (!sample->events_expected) {
+                verdict = GOOD;
+        } else if (sample->untokenized - watch->untokenized >= WATCH_TOKENIZER_FAILURES) {
+                verdict = BAD;
+        }
+        return hold(watch, WATCH_TOKENIZER_FAILS, verdict, verdict == BAD ? limits->hold_ns : 0, now_ns);
+}
+
 unsigned watch_replica(struct watch *watch, const struct watch_replica_sample *sample,
                        const struct watch_limits *limits, uint64_t now_ns)
 {
@@ -328,7 +347,7 @@ unsigned watch_replica(struct watch *watch, const struct watch_replica_sample *s
         unsigned changed =
                 watch_match(watch, sample, limits, now_ns) | watch_trust(watch, sample, limits, now_ns) |
                 watch_report(watch, sample, limits, now_ns) | watch_load(watch, sample, limits, now_ns) |
-                watch_events(watch, sample, limits, now_ns) |
+                watch_events(watch, sample, limits, now_ns) | watch_tokenizer(watch, sample, limits, now_ns) |
                 hold(watch, WATCH_CACHE_OFF, off, limits->hold_ns, now_ns) |
                 hold(watch, WATCH_REPLICA_DOWN, flag_verdict(sample->down, WATCH_YES), down_ns, now_ns);
 

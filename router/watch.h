@@ -33,7 +33,8 @@
         X(WATCH_LOAD_STALE, "load_stale")               /* it worked, and does no more */                    \
         X(WATCH_EVENTS_SILENT, "events_silent")         /* none come, although it computes prompts */        \
         X(WATCH_EVENTS_UNTRUSTED, "events_untrusted")   /* they come, and cannot be relied on */             \
-        X(WATCH_EVENTS_UNMATCHED, "events_unmatched")   /* they do not explain the hits it reports */
+        X(WATCH_EVENTS_UNMATCHED, "events_unmatched")   /* they do not explain the hits it reports */        \
+        X(WATCH_TOKENIZER_FAILS, "tokenizer_fails")     /* prompts cannot be matched with its events */
 enum watch_alarm {
 #define WATCH_ENUM(code, name) code,
         WATCH_ALARM_LIST(WATCH_ENUM)
@@ -72,6 +73,9 @@ const char *watch_alarm_name(enum watch_alarm alarm);
 #define WATCH_EVENTS_DECISIONS 10
 #define WATCH_EVENTS_TOKENS    2000
 
+/* tokenizer_fails: so many questions since the last answer */
+#define WATCH_TOKENIZER_FAILURES 5
+
 struct watch_limits {
         uint64_t hold_ns;  /* a condition must hold, and a window last, for so long */
         uint64_t stale_ns; /* figures of load older than this are stale */
@@ -102,11 +106,13 @@ struct watch_replica_sample {
         bool match_explained;    /* the fleet's no_match is raised already */
         bool trust_known;        /* predictions there have been checked */
         double trust;            /* kvr_replica_info */
-        bool events_expected;    /* it is configured to tell its cache by events */
+        bool events_expected;    /* it is to tell its cache by events */
         bool events_trusted, events_deaf;
         bool events_unmatched; /* what they say is not what it reports */
         uint64_t events_heard; /* when the last one came, by any clock; 0: never */
-        uint64_t decisions;    /* sums, which never fall */
+        uint64_t tokenized,
+                untokenized; /* prompts that its tokenizer told the tokens of, and did not; sums */
+        uint64_t decisions;  /* sums, which never fall */
         uint64_t prompt_tokens, unobserved_tokens, predicted_tokens, observed_tokens;
 };
 
@@ -134,6 +140,7 @@ struct watch {
         bool looked;              /* at least once */
         uint64_t doubt_decisions; /* when its trust fell, or when the watch began */
         uint64_t events_heard, events_heard_ns, events_decisions, events_computed; /* as of the last event */
+        uint64_t tokenized, untokenized; /* as of the tokenizer's last answer */
 };
 
 /* Looks once. Returns the alarms that changed, as bits 1 << enum watch_alarm. now_ns never falls. */

@@ -707,6 +707,47 @@ static void without_events_none_are_missed(void **state)
         assert_int_equal(alarms_of(&r), 0);
 }
 
+static void a_tokenizer_that_only_fails_raises_its_alarm_until_it_answers(void **state)
+{
+        struct replica r = telling_replica();
+        unsigned looks = 0;
+
+        (void)state;
+        /* Now and then one fails, or many in a row and then none. */
+        for (unsigned i = 0; i < 100; i++) {
+                r.sample.untokenized += 2;
+                r.sample.tokenized += i % 5 == 0;
+                replica_look(&r);
+        }
+        assert_int_equal(alarms_of(&r), 0);
+        r.sample.tokenized++;
+        r.sample.untokenized += WATCH_TOKENIZER_FAILURES - 1;
+        replica_look(&r);
+        r.sample.untokenized += WATCH_TOKENIZER_FAILURES - 1;
+        for (unsigned i = 0; i < 100; i++)
+                replica_look(&r);
+        assert_int_equal(alarms_of(&r), 0);
+        r.sample.untokenized++;
+        for (; alarms_of(&r) == 0 && looks < 100; looks++)
+                replica_look(&r);
+        assert_int_equal(alarms_of(&r), BIT(WATCH_TOKENIZER_FAILS));
+        assert_int_equal(looks, 11);
+        for (unsigned i = 0; i < 100; i++)
+                replica_look(&r); /* nobody asks it any more: still unsolved */
+        assert_int_equal(alarms_of(&r), BIT(WATCH_TOKENIZER_FAILS));
+        r.sample.tokenized++;
+        replica_look(&r);
+        assert_int_equal(alarms_of(&r), 0);
+        /* Where events are not wanted any more nothing is missed. */
+        r.sample.untokenized += 100;
+        for (unsigned i = 0; i < 20; i++)
+                replica_look(&r);
+        assert_int_equal(alarms_of(&r), BIT(WATCH_TOKENIZER_FAILS));
+        r.sample.events_expected = false;
+        replica_look(&r);
+        assert_int_equal(alarms_of(&r), 0);
+}
+
 static void every_alarm_has_a_name(void **state)
 {
         (void)state;
@@ -750,6 +791,7 @@ int main(void)
                 cmocka_unit_test(a_deaf_subscription_is_silence_at_once),
                 cmocka_unit_test(distrust_that_lasts_and_mismatch_raise_theirs),
                 cmocka_unit_test(without_events_none_are_missed),
+                cmocka_unit_test(a_tokenizer_that_only_fails_raises_its_alarm_until_it_answers),
                 cmocka_unit_test(every_alarm_has_a_name),
         };
 

@@ -9,8 +9,9 @@
 #include <kvroute/base.h>
 #include <stdatomic.h>
 
-#define WORKLOAD_NAMES_MAX 64      /* besides those that rules have */
-#define WORKLOAD_OTHER     "other" /* what requests with further names count as */
+#define WORKLOAD_NAMES_MAX 64        /* besides those that rules have */
+#define WORKLOAD_OTHER     "other"   /* what requests with further names count as */
+#define WORKLOAD_DEFAULT   "default" /* what requests count as that neither their client nor a rule names */
 
 /* All zero is empty. */
 struct workload_names {

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "access_log.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <xxhash.h>
 #include <yyjson.h>
+#include <zlib.h>
 
 #define BEGINS "{\"time\":\""
 #define LATER  "\"request_id\":"
@@ -76,6 +79,7 @@ bool sim_access_parse(const char *line, size_t len, struct sim_access_line *ret)
         yyjson_val *root = yyjson_doc_get_root(doc);
         double status = number(root, "status");
         const char *end = yyjson_get_str(yyjson_obj_get(root, "end"));
+        const char *name = yyjson_get_str(yyjson_obj_get(root, "replica"));
         bool good;
 
         *ret = (struct sim_access_line){
@@ -92,8 +96,45 @@ bool sim_access_parse(const char *line, size_t len, struct sim_access_line *ret)
                 .stream = yyjson_get_bool(yyjson_obj_get(root, "stream")),
                 .answered = end && strcmp(end, "finished") == 0 && status >= 200 && status < 300,
         };
+        snprintf(ret->name, sizeof(ret->name), "%s", name ? name : "");
         good = yyjson_is_obj(root) && end &&
                sim_access_time(yyjson_get_str(yyjson_obj_get(root, "time")), &ret->end_s);
         yyjson_doc_free(doc);
         return good;
+}
+
+/* NULL, or what is wrong with the line. */
+static const char *take_line(char *line, struct sim_access_line *parsed, sim_access_each each, void *ctx)
+{
+        size_t len = strlen(line);
+
+        if (len + 1 == SIM_ACCESS_LINE_MAX && line[len - 1] != '\n')
+                return "the line is too long";
+        if (line[0] == '\n' || !len)
+                return NULL;
+        if (!sim_access_parse(line, len, parsed))
+                return "not a line of an access log";
+        return each(ctx, parsed);
+}
+
+bool sim_access_read(const char *path, sim_access_each each, void *ctx, char *message, size_t message_size)
+{
+        gzFile file = gzopen(path, "rb");
+        char *line = malloc(SIM_ACCESS_LINE_MAX);
+        const char *wrong = !file ? "cannot open the file" : !line ? "out of memory" : NULL;
+        unsigned long long number = 0;
+        struct sim_access_line parsed;
+
+        if (wrong)
+                snprintf(message, message_size, "%s: %s", path, wrong);
+        while (!wrong && gzgets(file, line, (int)SIM_ACCESS_LINE_MAX)) {
+                number++;
+                wrong = take_line(line, &parsed, each, ctx);
+                if (wrong)
+                        snprintf(message, message_size, "%s:%llu: %s", path, number, wrong);
+        }
+        free(line);
+        if (file)
+                gzclose(file);
+        return !wrong;
 }

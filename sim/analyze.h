@@ -53,6 +53,7 @@ struct sim_rung_row {
         struct sim_rung_result at_pace;
         double share[SIM_ANALYZE_SHARES_MAX]; /* of the work, per replica */
         double capacity;                      /* times the trace's pace; 0: below what was tried */
+        bool capacity_open; /* it is the highest that was tried, and the truth may be above */
         double state_bytes, cpu_us;
         /* against simpler rungs; NAN on the lowest */
         double work_gain; /* share of the next simpler rung's prefill hours that is not needed any more */

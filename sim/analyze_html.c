@@ -50,6 +50,12 @@ static void duration(double seconds, char *ret, size_t size)
                 snprintf(ret, size, "%.1f h", seconds / 3600);
 }
 
+/* Before the search's ceiling, which is no measured capacity. */
+static const char *at_least(const struct sim_rung_row *row)
+{
+        return row->capacity_open ? "≥ " : "";
+}
+
 static void tiles(const struct sim_report *report, struct sim_buf *buf)
 {
         const struct sim_rung_row *row = &report->rungs[SIM_RUNG_HEADLINE], *turns = &report->rungs[0];
@@ -69,8 +75,10 @@ static void tiles(const struct sim_report *report, struct sim_buf *buf)
         duration(row->at_pace.ttft_p90, after, sizeof(after));
         snprintf(value, sizeof(value), "%s → %s", before, after);
         sim_page_tile(buf, value, "90th percentile of the time to first token, at the trace's pace");
-        snprintf(value, sizeof(value), "%.3g× → %.3g×", turns->capacity, row->capacity);
-        snprintf(what, sizeof(what), "this traffic, carried within %.4g s", report->ttft_target_s);
+        snprintf(value, sizeof(value), "%s%.3g× → %s%.3g×", at_least(turns), turns->capacity, at_least(row),
+                 row->capacity);
+        snprintf(what, sizeof(what), "this traffic, carried within %.4g s%s", report->ttft_target_s,
+                 row->capacity_open ? " (≥: the most that was tried)" : "");
         sim_page_tile(buf, value, what);
         sim_plot_number(account->prompt_tokens, before, sizeof(before));
         snprintf(value, sizeof(value), "%.0f", account->requests);
@@ -311,7 +319,8 @@ static void ladder(const struct sim_report *report, struct sim_buf *buf)
         sim_buf_puts(
                 buf,
                 "<section><h2>The ladder</h2><p class=\"note\">From simple to elaborate; every step has to "
-                "earn its keep against what is simpler. The blue row is kvroute as it comes.</p><div "
+                "earn its keep against what is simpler. Carries: times this traffic; ≥: the most that was "
+                "tried. The blue row is kvroute as it comes.</p><div "
                 "class=\"wide\"><table class=\"ladder\"><thead><tr><th>rung</th><th>by work</th><th>by "
                 "latency</th><th>hit rate</th><th>tokens avoided</th><th>hours saved</th><th>carries</th>"
                 "<th>TTFT p90</th><th>p99</th><th>work max/mean</th><th>in 10 s</th></tr>"
@@ -329,7 +338,7 @@ static void ladder(const struct sim_report *report, struct sim_buf *buf)
                 sim_buf_printf(buf, "<td>%s</td>", tokens);
                 cell(buf, 2, at->saved_s / 3600, "");
                 if (row->capacity > 0)
-                        cell(buf, 2, row->capacity, "×");
+                        sim_buf_printf(buf, "<td>%s%.2f×</td>", at_least(row), row->capacity);
                 else
                         sim_buf_puts(buf, "<td>too slow</td>");
                 time_cell(buf, at->ttft_p90);

@@ -214,6 +214,7 @@ static void rung(const struct sim_report *report, unsigned i, struct sim_buf *bu
         number(buf, "saved_replica_hours", at->saved_s / 3600);
         number(buf, "replica_hours", (at->none_s - at->saved_s) / 3600);
         number(buf, "capacity", row->capacity);
+        boolean(buf, "capacity_at_least", row->capacity_open);
         open(buf, "ttft_s", '{');
         number(buf, "mean", at->ttft_mean);
         number(buf, "p50", at->ttft_p50);

@@ -132,6 +132,7 @@ struct measured_rung {
         struct sim_rung_result at_pace;
         double *share;
         double capacity, alone_p90;
+        bool open;
 };
 
 struct work {
@@ -184,10 +185,10 @@ static bool run_capacity(void *ctx, uint32_t number, _Atomic uint64_t *progress)
 {
         struct work *work = ctx;
         struct sim_rung_options how = how_of(work, &candidates[number]);
+        struct measured_rung *rung = &work->rungs[number];
 
-        return sim_rung_capacity(work->replay, &how, work->report->ttft_target_s, progress,
-                                 &work->rungs[number].capacity, work->messages[number],
-                                 sizeof(work->messages[number]));
+        return sim_rung_capacity(work->replay, &how, work->report->ttft_target_s, progress, &rung->capacity,
+                                 &rung->open, work->messages[number], sizeof(work->messages[number]));
 }
 
 static bool run_plot(void *ctx, uint32_t number, _Atomic uint64_t *progress)
@@ -294,6 +295,7 @@ static void take_rungs(struct work *work)
                 row->policy = candidates[i].name;
                 row->at_pace = rung->at_pace;
                 row->capacity = rung->capacity;
+                row->capacity_open = rung->open;
                 row->state_bytes = state_of(work, candidates[i].rung);
                 row->cpu_us = sim_rung_cpu_us(kinds[candidates[i].rung].cpu, bytes);
                 memcpy(row->share, rung->share, report->replicas * sizeof(*row->share));

@@ -5,10 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <yyjson.h>
 #include <zlib.h>
-
-#include "access_log.h"
 
 #define FIRST_ROWS 1024u
 
@@ -26,24 +23,9 @@ struct reader {
         struct served *rows;
         uint32_t row_count, row_cap;
         double begin_s; /* of the log; 0: not known yet */
-        uint64_t line_number;
         char *message;
         size_t message_size;
 };
-
-/* One line, with -1 for what is null or absent. */
-struct entry {
-        double time_s, prompt, predicted, best, observed, ttft_s, queue_s;
-        const char *replica;
-        bool answered;
-};
-
-static bool fail(struct reader *reader, const char *what)
-{
-        snprintf(reader->message, reader->message_size, "%s:%llu: %s", reader->path,
-                 (unsigned long long)reader->line_number, what);
-        return false;
-}
 
 bool sim_log_is(const char *path)
 {
@@ -53,63 +35,27 @@ bool sim_log_is(const char *path)
 
         if (!file)
                 return false;
-        is = gzgets(file, line, sizeof(line)) && strncmp(line, "{\"time\":\"", 9) == 0 &&
-             strstr(line, "\"request_id\":");
+        is = gzgets(file, line, sizeof(line)) && sim_access_is(line, strlen(line));
         gzclose(file);
         return is;
 }
 
 /* ---- one line ----------------------------------------------------------------------------------------- */
 
-static double number(yyjson_val *root, const char *key)
+/* SIM_LOG_REPLICAS_MAX: too many. */
+static uint32_t find_replica(struct sim_log *log, const char *name)
 {
-        yyjson_val *value = yyjson_obj_get(root, key);
+        uint32_t i = 0;
 
-        return yyjson_is_num(value) ? yyjson_get_num(value) : -1;
+        while (i < log->replica_count && strcmp(log->replicas[i].name, name) != 0)
+                i++;
+        if (i < log->replica_count || i == SIM_LOG_REPLICAS_MAX)
+                return i;
+        snprintf(log->replicas[log->replica_count++].name, SIM_ACCESS_NAME_MAX, "%s", name);
+        return i;
 }
 
-static const char *word(yyjson_val *root, const char *key)
-{
-        const char *text = yyjson_get_str(yyjson_obj_get(root, key));
-
-        return text ? text : "";
-}
-
-static bool parse_entry(yyjson_val *root, struct entry *ret)
-{
-        double status = number(root, "status");
-
-        *ret = (struct entry){
-                .prompt = number(root, "prompt_tokens"),
-                .predicted = number(root, "predicted_tokens"),
-                .best = number(root, "best_match_tokens"),
-                .observed = number(root, "observed_tokens"),
-                .ttft_s = number(root, "ttft_s"),
-                .queue_s = number(root, "queue_s"),
-                .replica = word(root, "replica"),
-                .answered = strcmp(word(root, "end"), "finished") == 0 && status >= 200 && status < 300,
-        };
-        return yyjson_is_obj(root) && sim_access_time(word(root, "time"), &ret->time_s);
-}
-
-static bool find_replica(struct reader *reader, const char *name, uint32_t *ret)
-{
-        struct sim_log *log = reader->log;
-
-        for (uint32_t i = 0; i < log->replica_count; i++) {
-                if (strcmp(log->replicas[i].name, name) == 0) {
-                        *ret = i;
-                        return true;
-                }
-        }
-        if (log->replica_count == SIM_LOG_REPLICAS_MAX)
-                return fail(reader, "too many replicas");
-        *ret = log->replica_count++;
-        snprintf(log->replicas[*ret].name, SIM_LOG_NAME_MAX, "%s", name);
-        return true;
-}
-
-static bool keep(struct reader *reader, const struct entry *entry, uint32_t replica, double computed)
+static bool keep(struct reader *reader, double time_s, uint32_t replica, double computed)
 {
         if (reader->row_count == reader->row_cap) {
                 uint32_t cap = reader->row_cap ? reader->row_cap * 2 : FIRST_ROWS;
@@ -117,11 +63,11 @@ static bool keep(struct reader *reader, const struct entry *entry, uint32_t repl
                         cap <= SIM_TRACE_ROWS_MAX ? realloc(reader->rows, cap * sizeof(*rows)) : NULL;
 
                 if (!rows)
-                        return fail(reader, "too many lines for the memory");
+                        return false;
                 reader->rows = rows;
                 reader->row_cap = cap;
         }
-        reader->rows[reader->row_count++] = (struct served){entry->time_s, computed, replica};
+        reader->rows[reader->row_count++] = (struct served){time_s, computed, replica};
         return true;
 }
 
@@ -130,17 +76,19 @@ static double seconds_of(const struct reader *reader, double prompt, double cach
         return sim_cost_prefill_ms(reader->cost, prompt - cached, prompt) / 1e3;
 }
 
-static bool take_answer(struct reader *reader, const struct entry *entry)
+static const char *take_answer(struct reader *reader, const struct sim_access_line *line)
 {
         struct sim_log *log = reader->log;
-        double prompt = entry->prompt, predicted = fmin(fmax(entry->predicted, 0), prompt);
-        bool observed = entry->observed >= 0;
-        double won = fmin(observed ? entry->observed : predicted, prompt);
-        double held = fmax(predicted, won), best = fmin(fmax(entry->best, held), prompt);
-        uint32_t replica;
+        double prompt = line->prompt, predicted = fmin(fmax(line->predicted, 0), prompt);
+        bool observed = line->observed >= 0;
+        double won = fmin(observed ? line->observed : predicted, prompt);
+        double held = fmax(predicted, won), best = fmin(fmax(line->best, held), prompt);
+        uint32_t replica = find_replica(log, line->name);
 
-        if (!find_replica(reader, entry->replica, &replica) || !keep(reader, entry, replica, prompt - won))
-                return false;
+        if (replica == SIM_LOG_REPLICAS_MAX)
+                return "too many replicas";
+        if (!keep(reader, line->end_s, replica, prompt - won))
+                return "too many lines for the memory";
         log->replicas[replica].requests++;
         log->replicas[replica].computed_tokens += prompt - won;
         log->requests++;
@@ -157,63 +105,31 @@ static bool take_answer(struct reader *reader, const struct entry *entry)
         log->now_s += seconds_of(reader, prompt, won);
         log->best_s += seconds_of(reader, prompt, best);
         log->prefix_bins[sim_account_bin(won)]++;
-        if (entry->ttft_s >= 0)
-                sim_samples_add(&log->ttft, entry->ttft_s);
-        sim_samples_add(&log->queue, fmax(entry->queue_s, 0));
-        return true;
+        if (line->ttft_s >= 0)
+                sim_samples_add(&log->ttft, line->ttft_s);
+        sim_samples_add(&log->queue, fmax(line->queue_s, 0));
+        return NULL;
 }
 
-static bool take_line(struct reader *reader, const char *line, size_t len)
+static const char *take_line(void *ctx, const struct sim_access_line *line)
 {
+        struct reader *reader = ctx;
         struct sim_log *log = reader->log;
-        yyjson_doc *doc = yyjson_read(line, len, 0);
-        struct entry entry;
-        bool good = parse_entry(yyjson_doc_get_root(doc), &entry), inside;
         double at_s;
 
-        if (!good) {
-                yyjson_doc_free(doc);
-                return fail(reader, "not a line of an access log");
-        }
         if (reader->begin_s <= 0)
-                reader->begin_s = entry.time_s;
-        at_s = entry.time_s - reader->begin_s;
-        inside = at_s >= reader->stretch->from_s &&
-                 (reader->stretch->to_s <= 0 || at_s < reader->stretch->to_s);
-        if (inside) {
-                log->lines++;
-                log->first_s = log->lines <= 1 ? entry.time_s : fmin(log->first_s, entry.time_s);
-                log->last_s = fmax(log->last_s, entry.time_s);
-        }
-        if (inside && entry.answered && entry.prompt > 0 && *entry.replica)
-                good = take_answer(reader, &entry);
-        else if (inside && !entry.answered)
-                log->failed++; /* what was answered without a replica, like the list of models, is neither */
-        yyjson_doc_free(doc);
-        return good;
-}
-
-static bool read_lines(struct reader *reader)
-{
-        gzFile file = gzopen(reader->path, "rb");
-        char *line = malloc(SIM_LOG_LINE_MAX);
-        bool good = true;
-
-        if (!file || !line)
-                good = fail(reader, file ? "out of memory" : "cannot open the file");
-        while (good && gzgets(file, line, (int)SIM_LOG_LINE_MAX)) {
-                size_t len = strlen(line);
-
-                reader->line_number++;
-                if (len + 1 == SIM_LOG_LINE_MAX && line[len - 1] != '\n')
-                        good = fail(reader, "the line is too long");
-                else if (len && line[0] != '\n')
-                        good = take_line(reader, line, len);
-        }
-        free(line);
-        if (file)
-                gzclose(file);
-        return good;
+                reader->begin_s = line->end_s;
+        at_s = line->end_s - reader->begin_s;
+        if (at_s < reader->stretch->from_s || (reader->stretch->to_s > 0 && at_s >= reader->stretch->to_s))
+                return NULL;
+        log->lines++;
+        log->first_s = log->lines <= 1 ? line->end_s : fmin(log->first_s, line->end_s);
+        log->last_s = fmax(log->last_s, line->end_s);
+        if (line->answered && line->prompt > 0 && line->replica)
+                return take_answer(reader, line);
+        log->failed +=
+                !line->answered; /* what was answered without a replica, like the list of models, is neither */
+        return NULL;
 }
 
 /* ---- the whole ---------------------------------------------------------------------------------------- */
@@ -284,7 +200,7 @@ static bool finish(struct reader *reader)
 
         if (log->requests <= 0) {
                 snprintf(reader->message, reader->message_size, "%s: no answered requests%s", reader->path,
-                         reader->line_number && log->lines <= 0 ? " in the chosen stretch of time" : "");
+                         reader->begin_s > 0 && log->lines <= 0 ? " in the chosen stretch of time" : "");
                 return false;
         }
         spread_of(log, false, &log->by_requests);
@@ -316,7 +232,9 @@ bool sim_log_read(const char *path, const char *name, const struct sim_trace_opt
         bool good;
 
         log.replicas = calloc(SIM_LOG_REPLICAS_MAX, sizeof(*log.replicas));
-        good = log.replicas ? read_lines(&reader) && finish(&reader) : fail(&reader, "out of memory");
+        snprintf(message, message_size, "%s: out of memory", path);
+        good = log.replicas && sim_access_read(path, take_line, &reader, message, message_size) &&
+               finish(&reader);
         free(reader.rows);
         if (good)
                 *ret = log;

@@ -7,15 +7,14 @@
 #ifndef KVROUTE_SIM_ANALYZE_LOG_H
 #define KVROUTE_SIM_ANALYZE_LOG_H
 
+#include "access_log.h"
 #include "analyze.h"
 #include "replay_windows.h"
 
-#define SIM_LOG_LINE_MAX     65536u
 #define SIM_LOG_REPLICAS_MAX 1024u
-#define SIM_LOG_NAME_MAX     128u
 
 struct sim_log_replica {
-        char name[SIM_LOG_NAME_MAX];
+        char name[SIM_ACCESS_NAME_MAX];
         double requests, computed_tokens;
 };
 

@@ -5,6 +5,7 @@
 #include "commands.h"
 #include "des.h"
 #include "options.h"
+#include "out_file.h"
 #include "simulate.h"
 
 #include <math.h>
@@ -87,6 +88,7 @@ struct analyze {
         /* One per file, either of a trace or of an access log. */
         struct sim_report *reports;
         struct sim_log *logs;
+        struct sim_out_file page;
         bool is_log[FILES_MAX];
         unsigned count;
 };
@@ -226,31 +228,39 @@ static int write_output(const struct analyze *analyze)
         return good ? -1 : complain("cannot write the results");
 }
 
-static int write_page(const struct analyze *analyze)
+static int page_error(const struct analyze *analyze, int error)
 {
-        const char *path = analyze->arguments.html;
-        struct sim_buf buf = {0};
         char message[512];
-        FILE *file;
-        bool good;
 
-        if (!path)
-                return -1;
-        snprintf(message, sizeof(message), "--html: cannot write %s", path);
-        for (unsigned i = 0; i < analyze->count; i++) {
-                if (analyze->is_log[i])
+        snprintf(message, sizeof(message), "--html: cannot write %s: %s", analyze->arguments.html,
+                 strerror(error));
+        return complain(message);
+}
+
+/* Before the work, which may take a while. */
+static int open_page(struct analyze *analyze)
+{
+        int error;
+
+        for (unsigned i = 0; analyze->arguments.html && i < analyze->path_count; i++) {
+                if (sim_log_is(analyze->paths[i]))
                         return complain("--html: a page needs a trace, and an access log has no keys");
         }
+        error = sim_out_file_open(&analyze->page, analyze->arguments.html);
+        return error ? page_error(analyze, error) : -1;
+}
+
+static int write_page(struct analyze *analyze)
+{
+        struct sim_buf buf = {0};
+        int error;
+
+        if (!analyze->arguments.html)
+                return -1;
         sim_report_html(analyze->reports, analyze->count, &buf);
-        file = buf.failed ? NULL : fopen(path, "we");
-        if (!file) {
-                sim_buf_fini(&buf);
-                return complain(message);
-        }
-        good = fwrite(buf.data, 1, buf.len, file) == buf.len;
-        good = fclose(file) == 0 && good;
+        error = sim_out_file_write(&analyze->page, &buf);
         sim_buf_fini(&buf);
-        return good ? -1 : complain(message);
+        return error ? page_error(analyze, error) : -1;
 }
 
 int sim_analyze_main(int argc, char **argv)
@@ -270,12 +280,15 @@ int sim_analyze_main(int argc, char **argv)
                 if (!analyze->reports || !analyze->logs)
                         status = complain("out of memory");
         }
+        if (status < 0)
+                status = open_page(analyze);
         for (unsigned i = 0; status < 0 && i < analyze->path_count; i++)
                 status = report_file(analyze, analyze->paths[i]);
         if (status < 0)
                 status = write_output(analyze);
         if (status < 0)
                 status = write_page(analyze);
+        sim_out_file_drop(&analyze->page);
         for (unsigned i = 0; i < analyze->count; i++) {
                 if (analyze->is_log[i])
                         sim_log_fini(&analyze->logs[i]);

@@ -366,11 +366,13 @@ bool sim_rung_run(const struct sim_replay *replay, const struct sim_rung_options
 }
 
 bool sim_rung_capacity(const struct sim_replay *replay, const struct sim_rung_options *options, double ttft_s,
-                       _Atomic uint64_t *progress, double *ret_speed, char *message, size_t message_size)
+                       _Atomic uint64_t *progress, double *ret_speed, bool *ret_open, char *message,
+                       size_t message_size)
 {
         double low = SIM_RUNG_LOAD_MIN / options->load, high = SIM_RUNG_LOAD_MAX / options->load;
         struct sim_rung_options at = *options;
         struct sim_rung_result tried;
+        bool open = true;
 
         at.ttft_limit_s = ttft_s;
         at.speed = low;
@@ -379,6 +381,7 @@ bool sim_rung_capacity(const struct sim_replay *replay, const struct sim_rung_op
         if (tried.over) {
                 atomic_fetch_add(progress, SIM_RUNG_CAPACITY_RUNS);
                 *ret_speed = 0;
+                *ret_open = false;
                 return true;
         }
         atomic_fetch_add(progress, 1);
@@ -390,8 +393,10 @@ bool sim_rung_capacity(const struct sim_replay *replay, const struct sim_rung_op
                         high = at.speed;
                 else
                         low = at.speed;
+                open = open && !tried.over;
                 atomic_fetch_add(progress, 1);
         }
         *ret_speed = low;
+        *ret_open = open;
         return true;
 }

@@ -61,12 +61,13 @@ KVR_MUST_USE bool sim_rung_run(const struct sim_replay *replay, const struct sim
 /*
  * The greatest speed-up of the arrivals at which the 90th percentile of the time to first token is at most
  * ttft_s: nine bisections of the logarithm of the load between the limits above, as sim_replay_capacity does
- * it. *ret_speed 0: even the least load is too much. options->speed is ignored. *progress grows by
+ * it. *ret_speed 0: even the least load is too much. *ret_open: nothing that was tried was too much, so it is
+ * the highest tried and no measure of what would be. options->speed is ignored. *progress grows by
  * SIM_RUNG_CAPACITY_RUNS.
  */
 #define SIM_RUNG_CAPACITY_RUNS 10u
 KVR_MUST_USE bool sim_rung_capacity(const struct sim_replay *replay, const struct sim_rung_options *options,
                                     double ttft_s, _Atomic uint64_t *progress, double *ret_speed,
-                                    char *message, size_t message_size);
+                                    bool *ret_open, char *message, size_t message_size);
 
 #endif

@@ -89,6 +89,7 @@ static void rules_are_those_of_the_reference_model(void **state)
                         struct sim_replay_result wanted, at_capacity;
                         _Atomic uint64_t progress = 0;
                         double speed, wanted_speed;
+                        bool open;
                         char message[256];
 
                         assert_true(sim_replay_run(fixture.replay, &same, &wanted));
@@ -104,11 +105,13 @@ static void rules_are_those_of_the_reference_model(void **state)
                         assert_near(result.work.hot_p95, wanted.hot_p95, 0);
                         assert_near(result.requests.max_over_mean, wanted.request_max_over_mean, 0);
                         assert_near(result.busy_max, wanted.busy_max, 1e-12);
-                        assert_true(sim_rung_capacity(fixture.replay, &how, 20, &progress, &speed, message,
-                                                      sizeof(message)));
+                        assert_true(sim_rung_capacity(fixture.replay, &how, 20, &progress, &speed, &open,
+                                                      message, sizeof(message)));
                         assert_true(
                                 sim_replay_capacity(fixture.replay, &same, 20, &wanted_speed, &at_capacity));
                         assert_near(speed, wanted_speed, 0);
+                        /* The highest that nine bisections can try. */
+                        assert_true(open == (speed * 1.01 > SIM_RUNG_LOAD_MAX));
                         assert_int_equal(atomic_load(&progress), SIM_RUNG_CAPACITY_RUNS);
                 }
                 unload(&fixture);

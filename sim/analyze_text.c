@@ -159,9 +159,18 @@ static void account_text(const struct sim_report *report, struct sim_buf *buf)
 
 /* ---- the ladder --------------------------------------------------------------------------------------- */
 
+/* Of the search's ceiling it is said that it is one. */
+static void capacity(struct sim_buf *buf, const struct sim_rung_row *row)
+{
+        char text[48];
+
+        snprintf(text, sizeof(text), "%s%.3f", row->capacity_open ? ">=" : "", row->capacity);
+        sim_buf_printf(buf, "  %9s", text);
+}
+
 static void ladder_figures(const struct sim_report *report, struct sim_buf *buf)
 {
-        sim_buf_printf(buf, "\n%-24s %-6s  %6s  %6s  %6s  %9s  %8s  %8s  %8s  %8s  %8s  %-13s  %-13s\n",
+        sim_buf_printf(buf, "\n%-24s %-6s  %6s  %6s  %6s  %9s  %8s  %8s  %8s  %8s  %9s  %-13s  %-13s\n",
                        "rung", "rule", "hit", "blocks", "req", "saved Mt", "saved h", "TTFT p50", "TTFT p90",
                        "TTFT p99", "capacity", "by work", "by latency");
         for (unsigned i = 0; i < SIM_RUNGS; i++) {
@@ -178,7 +187,7 @@ static void ladder_figures(const struct sim_report *report, struct sim_buf *buf)
                 figure(buf, 2, at->ttft_p50, 8);
                 figure(buf, 2, at->ttft_p90, 8);
                 figure(buf, 2, at->ttft_p99, 8);
-                figure(buf, 3, row->capacity, 8);
+                capacity(buf, row);
                 sim_buf_printf(buf, "  %-13s  %-13s\n", i ? sim_verdict_name(row->by_work) : "-",
                                !i             ? "-"
                                : report->idle ? "- (idle)"
@@ -186,8 +195,8 @@ static void ladder_figures(const struct sim_report *report, struct sim_buf *buf)
         }
         sim_buf_printf(
                 buf,
-                "capacity: times the trace's pace with p90 of TTFT within %.4g s; verdicts against simpler "
-                "rungs; saved against no cache at all\n",
+                "capacity: times the trace's pace with p90 of TTFT within %.4g s (>=: the highest tried); "
+                "verdicts against simpler rungs; saved against no cache at all\n",
                 report->ttft_target_s);
 }
 

@@ -155,6 +155,115 @@ static void numbers_and_text_for_the_page(void **state)
         sim_buf_fini(&buf);
 }
 
+static void collect(void *ctx, const char *text)
+{
+        sim_buf_puts(ctx, text);
+        sim_buf_puts(ctx, "\n");
+}
+
+/* What is said of a service whose rungs leave those hours and carry so much, `open` of them without an end. */
+static char *reasons_of(const double hours[SIM_RUNGS], const double capacity[SIM_RUNGS],
+                        const bool open[SIM_RUNGS])
+{
+        struct sim_report *report = calloc(1, sizeof(*report));
+        struct sim_rung_row *rows = rungs(hours, capacity);
+        struct sim_buf buf = {0};
+
+        assert_non_null(report);
+        *report = (struct sim_report){
+                .trace = "t", .replicas = 8, .ttft_target_s = 10, .ideal_hit = 0.5, .pooled_hit = 0.5};
+        memcpy(report->rungs, rows, sizeof(report->rungs));
+        for (unsigned i = 0; i < SIM_RUNGS; i++)
+                report->rungs[i].capacity_open = open[i];
+        sim_verdict_make(report->rungs, false, 3600, 8);
+        sim_report_short(report, collect, &buf);
+        sim_report_reasons(report, collect, &buf);
+        sim_buf_add(&buf, "", 1);
+        assert_false(buf.failed);
+        free(report);
+        free(rows);
+        return buf.data;
+}
+
+/* The highest pace that is tried is not the most that a fleet carries. */
+static void the_end_of_the_search_is_no_measured_capacity(void **state)
+{
+        const double hours[] = {100, 100, 60, 80, 61, 61};
+        const double above[] = {2, 2, 2, 32, 63.5, 63.5}, equal[] = {2, 2, 63.5, 63.5, 63.5, 63.5};
+        const bool last[] = {false, false, false, false, true, true},
+                   most[] = {false, false, true, true, true, true};
+        const bool none[SIM_RUNGS] = {false};
+        char *text;
+
+        (void)state;
+        text = reasons_of(hours, above, last);
+        assert_non_null(strstr(text, "can take at least 98 % more traffic"));
+        assert_non_null(strstr(text,
+                               "carries at least 63.5 times this traffic, the most that was tried; the best "
+                               "simpler rule (bounded hash) carries 32.00 times, so it is at least +98 %"));
+        free(text);
+        text = reasons_of(hours, equal, most);
+        assert_non_null(strstr(text,
+                               "carries at least 63.5 times this traffic, the most that was tried, and with "
+                               "a simpler rule (prefix hash) too."));
+        assert_non_null(strstr(text, "nothing speaks for a step up: not justified"));
+        free(text);
+        text = reasons_of(hours, above, none);
+        assert_non_null(strstr(text, "carries 63.50 times this traffic; the best simpler rule (bounded hash) "
+                                     "carries 32.00 times, so it is +98 %"));
+        assert_null(strstr(text, "at least"));
+        free(text);
+}
+
+/* Who computes as little and carries as much is not said to carry less. */
+static void equal_capacities_are_not_told_apart(void **state)
+{
+        const double hours[] = {100, 100, 60, 80, 61, 61}, equal[] = {2, 2, 2, 2, 2, 2};
+        const bool none[SIM_RUNGS] = {false};
+        char *text = reasons_of(hours, equal, none);
+
+        (void)state;
+        assert_non_null(strstr(text,
+                               "A still simpler rule computes about as little: for the work alone that rule "
+                               "would do."));
+        assert_non_null(strstr(text, "(round robin) carries 2.00 times, so it is +0 %: not justified"));
+        assert_null(strstr(text, "cannot carry"));
+        free(text);
+}
+
+static void the_end_of_the_search_is_marked_in_every_form(void **state)
+{
+        struct sim_report *report = calloc(1, sizeof(*report));
+        struct sim_buf buf = {0};
+        double nothing = 0;
+
+        (void)state;
+        assert_non_null(report);
+        *report = (struct sim_report){.trace = "t", .preset = "p", .replicas = 8, .ttft_target_s = 10};
+        report->account.curve_tokens = report->account.curve_blocks = &nothing;
+        report->account.curve_count = 1;
+        for (unsigned i = 0; i < SIM_RUNGS; i++) {
+                report->rungs[i].policy = "rule";
+                report->rungs[i].capacity = 63.5;
+                report->rungs[i].capacity_open = i == SIM_RUNG_HEADLINE;
+        }
+        sim_verdict_make(report->rungs, false, 3600, 8);
+        sim_report_text(report, &buf);
+        sim_report_json(report, &buf);
+        sim_report_html(report, 1, &buf);
+        sim_buf_add(&buf, "", 1);
+        assert_false(buf.failed);
+        assert_non_null(strstr(buf.data, "   >=63.500"));
+        assert_non_null(strstr(buf.data, "     63.500"));
+        assert_non_null(strstr(buf.data, "\"capacity\":63.5,\"capacity_at_least\":true"));
+        assert_non_null(strstr(buf.data, "\"capacity\":63.5,\"capacity_at_least\":false"));
+        assert_non_null(strstr(buf.data, "<td>≥ 63.50×</td>"));
+        assert_non_null(strstr(buf.data, "<td>63.50×</td>"));
+        assert_non_null(strstr(buf.data, "63.5× → ≥ 63.5×"));
+        sim_buf_fini(&buf);
+        free(report);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -163,6 +272,9 @@ int main(void)
                 cmocka_unit_test(an_idle_fleet_gives_no_verdict_by_latency),
                 cmocka_unit_test(nobody_keeps_the_target),
                 cmocka_unit_test(break_even),
+                cmocka_unit_test(the_end_of_the_search_is_no_measured_capacity),
+                cmocka_unit_test(equal_capacities_are_not_told_apart),
+                cmocka_unit_test(the_end_of_the_search_is_marked_in_every_form),
                 cmocka_unit_test(processor_time_between_measured_sizes),
                 cmocka_unit_test(numbers_and_text_for_the_page),
         };

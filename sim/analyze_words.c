@@ -91,7 +91,7 @@ static void say_work(const struct sim_report *report, sim_report_sentence senten
                     "A still simpler rule computes about as little: for the work alone that rule would do.");
 }
 
-static const struct sim_rung_kind *fastest_simpler(const struct sim_report *report, double *ret_capacity)
+static enum sim_rung fastest_simpler(const struct sim_report *report)
 {
         unsigned best = 0;
 
@@ -99,15 +99,54 @@ static const struct sim_rung_kind *fastest_simpler(const struct sim_report *repo
                 if (report->rungs[i].capacity > report->rungs[best].capacity)
                         best = i;
         }
-        *ret_capacity = report->rungs[best].capacity;
-        return sim_rung_kind((enum sim_rung)best);
+        return (enum sim_rung)best;
+}
+
+/* "1.22 times", or "at least 64 times" where the search ended before the fleet did. */
+static const char *times_of(const struct sim_rung_row *row, char *ret, size_t size)
+{
+        snprintf(ret, size, row->capacity_open ? "at least %.4g times" : "%.2f times", row->capacity);
+        return ret;
+}
+
+static void say_capacity_gain(const struct sim_report *report, sim_report_sentence sentence, void *ctx)
+{
+        const struct sim_rung_row *row = headline_of(report);
+        enum sim_rung best = fastest_simpler(report);
+        const struct sim_rung_row *simpler = &report->rungs[best];
+        char here[48], there[48];
+
+        times_of(row, here, sizeof(here));
+        times_of(simpler, there, sizeof(there));
+        if (simpler->capacity <= 0)
+                say(sentence, ctx,
+                    "Latency: with the 90th percentile of the time to first token within %.4g s the fleet "
+                    "carries %s this traffic; no simpler rule keeps that at any pace that was tried: %s.",
+                    report->ttft_target_s, here, sim_verdict_name(row->by_latency));
+        else if (row->capacity_open && simpler->capacity_open)
+                say(sentence, ctx,
+                    "Latency: with the 90th percentile of the time to first token within %.4g s the fleet "
+                    "carries %s this traffic, the most that was tried, and with a simpler rule (%s) too. "
+                    "What lies above was not measured, so nothing speaks for a step up: %s.",
+                    report->ttft_target_s, here, sim_rung_kind(best)->name,
+                    sim_verdict_name(row->by_latency));
+        else
+                say(sentence, ctx,
+                    "Latency: with the 90th percentile of the time to first token within %.4g s the fleet "
+                    "carries %s this traffic%s; the best simpler rule (%s) carries %s%s, so it is %s%+.0f "
+                    "%%: %s.",
+                    report->ttft_target_s, here, row->capacity_open ? ", the most that was tried" : "",
+                    sim_rung_kind(best)->name, there,
+                    simpler->capacity_open ? ", the most that was tried" : "",
+                    row->capacity_open       ? "at least "
+                    : simpler->capacity_open ? "at most "
+                                             : "",
+                    percent(row->capacity_gain_best), sim_verdict_name(row->by_latency));
 }
 
 static void say_capacity(const struct sim_report *report, sim_report_sentence sentence, void *ctx)
 {
         const struct sim_rung_row *row = headline_of(report);
-        double simpler;
-        const struct sim_rung_kind *kind = fastest_simpler(report, &simpler);
 
         if (row->capacity <= 0) {
                 say(sentence, ctx,
@@ -117,20 +156,7 @@ static void say_capacity(const struct sim_report *report, sim_report_sentence se
                     report->ttft_target_s);
                 return;
         }
-        if (simpler > 0)
-                say(sentence, ctx,
-                    "Latency: with the 90th percentile of the time to first token within %.4g s the fleet "
-                    "carries %.2f "
-                    "times this traffic; the best simpler rule (%s) carries %.2f times, so it is %+.0f %%: "
-                    "%s.",
-                    report->ttft_target_s, row->capacity, kind->name, simpler,
-                    percent(row->capacity_gain_best), sim_verdict_name(row->by_latency));
-        else
-                say(sentence, ctx,
-                    "Latency: with the 90th percentile of the time to first token within %.4g s the fleet "
-                    "carries %.2f "
-                    "times this traffic; no simpler rule keeps that at any pace that was tried: %s.",
-                    report->ttft_target_s, row->capacity, sim_verdict_name(row->by_latency));
+        say_capacity_gain(report, sentence, ctx);
         if (row->capacity < 1)
                 say(sentence, ctx,
                     "These %u replicas are too few for the traffic: at its pace about %.0f would be needed "
@@ -225,10 +251,10 @@ void sim_report_short(const struct sim_report *report, sim_report_sentence sente
 
         if (row->by_latency == SIM_VERDICT_YES && isfinite(row->capacity_gain_best))
                 say(sentence, ctx,
-                    "With the same replicas this service can take %.0f %% more traffic before answers get "
+                    "With the same replicas this service can take %s%.0f %% more traffic before answers get "
                     "slow than "
                     "with the best simpler rule, or needs fewer replicas for the same traffic.",
-                    percent(row->capacity_gain_best));
+                    row->capacity_open ? "at least " : "", percent(row->capacity_gain_best));
         else if (row->by_latency == SIM_VERDICT_YES)
                 say(sentence, ctx,
                     "No simpler rule answers in time on this fleet, at any pace that was tried; cache-aware "

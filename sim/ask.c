@@ -22,7 +22,8 @@ static bool read_file(const char *file, char *ret, size_t ret_size, char *messag
 static bool read_token(const char *file, struct sim_ask *ret, char *message, size_t size)
 {
         char token[SIM_ASK_TOKEN_MAX] = "";
-        const char *given = getenv("KVROUTE_ADMIN_TOKEN");
+        const char *given = getenv("KVROUTE_ADMIN_TOKEN"),
+                   *from = file ? "--token-file" : "KVROUTE_ADMIN_TOKEN";
 
         if (!file && given && strncmp(given, "env:", 4) == 0)
                 given = getenv(given + 4);
@@ -35,9 +36,27 @@ static bool read_token(const char *file, struct sim_ask *ret, char *message, siz
                 snprintf(token, sizeof token, "%s", given);
         }
         token[strcspn(token, "\r\n")] = 0; /* a file's line has an end; the header field must not */
-        if (*token)
+        if (*token) {
                 snprintf(ret->headers, sizeof ret->headers, "authorization: Bearer %s\r\n", token);
+                ret->token_from = from;
+        }
         return true;
+}
+
+static void say_token(const struct sim_ask *ask, char *message, size_t size)
+{
+        if (ask->token_from)
+                snprintf(message, size,
+                         "%s has another admin token than the one from %s: give the one that the router was "
+                         "started "
+                         "with (--admin-token, or its KVROUTE_ADMIN_TOKEN)",
+                         ask->url.authority, ask->token_from);
+        else
+                snprintf(message, size,
+                         "%s wants its admin token, the one of the router's --admin-token: in "
+                         "KVROUTE_ADMIN_TOKEN or "
+                         "a file for --token-file",
+                         ask->url.authority);
 }
 
 enum sim_ask_status sim_ask_begin(const char *url, const char *token_file, struct sim_ask *ret, char *message,
@@ -77,8 +96,7 @@ enum sim_ask_status sim_ask_get(const struct sim_ask *ask, const char *path, yyj
                 return SIM_ASK_OK;
         }
         if (status == 401)
-                snprintf(message, size, "%s wants its admin token: KVROUTE_ADMIN_TOKEN or --token-file",
-                         authority);
+                say_token(ask, message, size);
         else if (status == 200)
                 snprintf(message, size, "GET http://%s%s: the answer is no JSON", authority, target);
         else

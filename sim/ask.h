@@ -15,6 +15,7 @@ struct sim_ask {
         struct sim_url url;
         struct sockaddr_storage addr;
         char headers[SIM_ASK_TOKEN_MAX + 64]; /* holds the token */
+        const char *token_from; /* "--token-file" and the like, for messages; NULL: none was given */
 };
 
 enum sim_ask_status {

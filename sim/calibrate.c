@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <zlib.h>
 
 #define APART_S     0.002 /* the log's times are in milliseconds */
 #define ANSWER_MIN  8     /* tokens: of shorter answers the time is mostly rounding */
@@ -29,19 +28,12 @@ struct log {
         struct served *served;
         uint32_t count, room;
         double base_s;
-        uint64_t line_number;
+        double lines;
         char *message;
         size_t message_size;
 };
 
 /* ---- reading ------------------------------------------------------------------------------------------ */
-
-static bool fail(struct log *log, const char *path, const char *what)
-{
-        snprintf(log->message, log->message_size, "%s:%llu: %s", path, (unsigned long long)log->line_number,
-                 what);
-        return false;
-}
 
 static bool reserve(struct log *log)
 {
@@ -61,14 +53,19 @@ static bool reserve(struct log *log)
 }
 
 /* Whatever was at a replica is kept: it was beside others, even if it tells nothing itself. */
-static void take(struct log *log, const struct sim_access_line *line)
+static const char *take(void *ctx, const struct sim_access_line *line)
 {
-        struct served *served = &log->served[log->count];
+        struct log *log = ctx;
+        struct served *served;
         bool timed = line->answered && line->stream && line->ttft_s > 0 && line->ttft_s < line->total_s;
         double queue_s = fmax(line->queue_s, 0);
 
+        log->lines++;
         if (!line->replica || line->total_s < 0)
-                return;
+                return NULL;
+        if (!reserve(log))
+                return "too many lines for the memory";
+        served = &log->served[log->count];
         if (log->count == 0)
                 log->base_s = line->end_s;
         *served = (struct served){
@@ -82,37 +79,7 @@ static void take(struct log *log, const struct sim_access_line *line)
         served->first_s = timed ? served->end_s - (line->total_s - line->ttft_s) : served->end_s;
         served->first_s = fmax(served->first_s, served->start_s);
         log->count++;
-}
-
-static bool read_lines(struct log *log, const char *path)
-{
-        gzFile file = gzopen(path, "rb");
-        char *line = malloc(SIM_ACCESS_LINE_MAX);
-        struct sim_access_line parsed;
-        bool good = file && line;
-
-        if (!good)
-                snprintf(log->message, log->message_size,
-                         file ? "%s: out of memory" : "%s: cannot open the file", path);
-        while (good && gzgets(file, line, (int)SIM_ACCESS_LINE_MAX)) {
-                size_t len = strlen(line);
-
-                log->line_number++;
-                if (len + 1 == SIM_ACCESS_LINE_MAX && line[len - 1] != '\n')
-                        good = fail(log, path, "the line is too long");
-                else if (line[0] == '\n' || !len)
-                        continue;
-                else if (!sim_access_parse(line, len, &parsed))
-                        good = fail(log, path, "not a line of an access log");
-                else if (!reserve(log))
-                        good = fail(log, path, "too many lines for the memory");
-                else
-                        take(log, &parsed);
-        }
-        free(line);
-        if (file)
-                gzclose(file);
-        return good;
+        return NULL;
 }
 
 /* ---- what ran beside what ----------------------------------------------------------------------------- */
@@ -321,9 +288,9 @@ bool sim_calibrate(const char *path, uint32_t step_tokens, struct sim_calibratio
 {
         struct log log = {.message = message, .message_size = message_size};
         struct sim_calibration fit = {.cost = {.name = "calibrated", .help = "fitted to an access log"}};
-        bool good = read_lines(&log, path);
+        bool good = sim_access_read(path, take, &log, message, message_size);
 
-        fit.lines = (double)log.line_number;
+        fit.lines = log.lines;
         if (good) {
                 look_beside(&log);
                 good = fit_prompts(&log, step_tokens, &fit) && fit_answers(&log, &fit);

@@ -51,6 +51,7 @@ struct mock_events {
         uint64_t seq, oldest;
         uint64_t published, replays, dropped;
         /* what goes wrong */
+        uint32_t rank;    /* that batches say they are of */
         uint32_t drop;    /* batches that get a number and are not sent */
         uint32_t repeat;  /* batches sent twice */
         bool stopped;     /* nothing is published */
@@ -427,7 +428,7 @@ static void write_batch(struct mock_events *events, size_t end)
                 if (is_told(events, at))
                         write_run(events, at, run);
         }
-        mock_batch_end(&events->out, 0);
+        mock_batch_end(&events->out, events->rank);
         send_batch(events);
 }
 
@@ -554,7 +555,7 @@ static bool clear_now(struct mock_events *events)
         text_clear(&events->out);
         mock_batch_begin(&events->out, unix_time(), 1);
         mock_batch_event(&events->out, &events->options.format, &event);
-        mock_batch_end(&events->out, 0);
+        mock_batch_end(&events->out, events->rank);
         send_batch(events);
         return true;
 }
@@ -565,6 +566,8 @@ static bool obey(struct mock_events *events, const char *key, yyjson_val *value)
                 return set_number(value, &events->drop);
         if (strcmp(key, "repeat") == 0)
                 return set_number(value, &events->repeat);
+        if (strcmp(key, "rank") == 0)
+                return set_number(value, &events->rank);
         if (strcmp(key, "stop") == 0)
                 return set_flag(value, &events->stopped);
         if (strcmp(key, "replay_mute") == 0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "options.h"
+#include "proto/value.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,17 +25,7 @@ bool sim_parse_number(const char *text, double *ret)
 
 bool sim_parse_count(const char *text, uint64_t *ret)
 {
-        char *end;
-        unsigned long long value;
-
-        if (!*text || strspn(text, "0123456789") != strlen(text))
-                return false;
-        errno = 0;
-        value = strtoull(text, &end, 10);
-        if (errno)
-                return false;
-        *ret = value;
-        return true;
+        return value_count(sim_slice(text), ret);
 }
 
 /* A number with one of the unit words behind it. */
@@ -111,28 +101,6 @@ bool sim_parse_endpoint(const char *text, char *ret_host, size_t host_size, uint
         return true;
 }
 
-static bool is_word_of(const char *words, const char *word, size_t len)
-{
-        for (const char *at = words; *at;) {
-                size_t this_len = strcspn(at, "|");
-
-                if (this_len == len && memcmp(at, word, len) == 0)
-                        return true;
-                at += this_len + (at[this_len] == '|');
-        }
-        return false;
-}
-
-static bool parse_flag(const char *text, bool *ret)
-{
-        static const char yes[] = "on|true|yes|1", no[] = "off|false|no|0";
-
-        if (!is_word_of(yes, text, strlen(text)) && !is_word_of(no, text, strlen(text)))
-                return false;
-        *ret = is_word_of(yes, text, strlen(text));
-        return true;
-}
-
 /* What a value of this type looks like, for messages. */
 static const char *form_of(const struct sim_option *option)
 {
@@ -161,15 +129,16 @@ static bool store(const struct sim_option *option, const char *text, void *field
         char *at = (char *)fields + option->offset;
         double number = 0;
         uint64_t count = 0;
+        unsigned number_of_word;
 
         switch (option->type) {
         case SIM_OPT_FLAG:
-                return parse_flag(text, (bool *)at);
+                return value_bool(sim_slice(text), (bool *)at);
         case SIM_OPT_STRING:
                 *(const char **)(void *)at = *text ? text : NULL;
                 return true;
         case SIM_OPT_CHOICE:
-                if (!is_word_of(option->argument, text, strlen(text)))
+                if (!value_choice(sim_slice(text), option->argument, &number_of_word))
                         return false;
                 *(const char **)(void *)at = text;
                 return true;
@@ -199,46 +168,14 @@ static bool bounded(const struct sim_option *option)
                option->type == SIM_OPT_NUMBER || option->type == SIM_OPT_SECONDS;
 }
 
-/* Levenshtein distance, up to a small bound: good enough to guess a misspelt option. */
-static size_t distance(const char *a, const char *b)
-{
-        size_t row[64], len = strlen(b);
-
-        if (len >= 64 || strlen(a) >= 64)
-                return 64;
-        for (size_t j = 0; j <= len; j++)
-                row[j] = j;
-        for (size_t i = 1; a[i - 1]; i++) {
-                size_t diagonal = row[0];
-
-                row[0] = i;
-                for (size_t j = 1; j <= len; j++) {
-                        size_t above = row[j], best = diagonal + (a[i - 1] != b[j - 1]);
-
-                        best = above + 1 < best ? above + 1 : best;
-                        best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
-                        diagonal = above;
-                        row[j] = best;
-                }
-        }
-        return row[len];
-}
-
 static const char *nearest(const struct sim_command *command, const char *name)
 {
-        const char *best = NULL;
-        size_t best_distance = strlen(name) / 3 + 2;
+        struct value_nearest best = {0};
 
-        for (size_t i = 0; i < command->option_count; i++) {
-                const struct sim_option *option = &command->options[i];
-                size_t d = option->type == SIM_OPT_GROUP ? 64 : distance(name, option->name);
-
-                if (d < best_distance) {
-                        best_distance = d;
-                        best = option->name;
-                }
-        }
-        return best;
+        for (size_t i = 0; i < command->option_count; i++)
+                if (command->options[i].type != SIM_OPT_GROUP)
+                        value_offer(&best, sim_slice(name), command->options[i].name);
+        return best.word;
 }
 
 static const struct sim_option *find(const struct sim_command *command, const char *name, size_t len)
@@ -275,7 +212,7 @@ static enum sim_parse_result unknown(const struct sim_command *command, const ch
         const char *near;
 
         snprintf(name, sizeof(name), "%.*s", (int)strcspn(arg + 2, "="), arg + 2);
-        near = nearest(command, name);
+        near = nearest(command, strncmp(name, "no-", 3) == 0 ? name + 3 : name);
         if (near)
                 snprintf(message, size, "unknown option --%s; did you mean --%s?", name, near);
         else

@@ -68,6 +68,8 @@ struct sim_live_rule {
 struct sim_live_verdict {
         bool judged;        /* else `why_not` */
         bool shadow;        /* of kv as --shadow measured it, beside another policy in force */
+        bool mirror;        /* and that one too: only copies of requests were seen, nothing is a fact */
+        bool blind;         /* the policy in force does not look at what is cached */
         const char *policy; /* in force */
         char why_not[200];
         enum sim_verdict by_work, by_load;
@@ -99,7 +101,11 @@ struct sim_live {
         double capacity_known, capacity_asked; /* replicas */
         double curve_x[KVR_LEDGER_CURVE_POINTS], curve_y[KVR_LEDGER_CURVE_POINTS];
         unsigned curve_count;
-        double ideal; /* with a cache without limit */
+        /* The curve, `ideal` and `pooled` are of this time, for none is kept of a shorter one than an hour. */
+        const char *curve_window;
+        bool curve_apart;    /* other requests were in it than in `window` */
+        double curve_reused; /* share of the prompt tokens in that time, as `fact` has it of `window` */
+        double ideal;        /* with a cache without limit */
         /*
          * Share of the prompt tokens that was reused although no earlier prompt here had it: answers that engines
          * keep, and what was cached before the router began. Simulated replicas have neither, so it is left out of

@@ -18,8 +18,8 @@ static const struct {
         unsigned colour;
 } parts[PARTS] = {
         {"reused", "reused: was still cached, no work", 5},
-        {"given up", "given up: another replica had it, and the request went elsewhere, as a rule for load",
-         2},
+        {"elsewhere",
+         "held elsewhere: another replica had it, passed over for load or by a policy that does not look", 2},
         {"gone", "expected, but gone: the engine had dropped it", 3},
         {"new", "new: no replica had it", 0},
 };
@@ -103,7 +103,9 @@ static void tiles(const struct sim_live *live, struct sim_buf *buf)
         sim_buf_puts(buf, "<div class=\"tiles\">");
         snprintf(value, sizeof value, "%.1f %%", 100 * sim_live_share(sums->won_tokens, sums->prompt_tokens));
         sim_plot_number((double)sums->prompt_tokens, tokens, sizeof tokens);
-        snprintf(what, sizeof what, "of %s prompt tokens reused %s", tokens, span);
+        snprintf(what, sizeof what, "of %s prompt tokens %s %s%s", tokens,
+                 v->mirror ? "that would have been reused" : "reused", span,
+                 v->mirror ? ", as predicted" : "");
         sim_page_tile(buf, value, what);
         if (live->rule_count) {
                 snprintf(value, sizeof value, "%+.1f points", 100 * v->points);
@@ -114,7 +116,9 @@ static void tiles(const struct sim_live *live, struct sim_buf *buf)
         sim_live_seconds((double)sums->avoided_ns / 1e9, value, sizeof value);
         if (sums->won_tokens && !sums->avoided_ns)
                 snprintf(value, sizeof value, "unknown");
-        sim_page_tile(buf, value, "of replica time that was not needed");
+        sim_page_tile(buf, value,
+                      v->mirror ? "of replica time that would not have been needed, as predicted"
+                                : "of replica time that was not needed");
         if (v->judged && isfinite(v->even_work_month)) {
                 snprintf(value, sizeof value, live->price > 0 ? "%.2f" : "%.2f h",
                          v->even_work_month * (live->price > 0 ? live->price : 1));
@@ -126,8 +130,10 @@ static void tiles(const struct sim_live *live, struct sim_buf *buf)
                                   "work it saves");
         }
         snprintf(value, sizeof value, "%llu", (unsigned long long)sums->requests);
-        snprintf(what, sizeof what, "requests to %.0f replicas, policy %s", live->replica_count,
-                 live->verdict.policy);
+        snprintf(what, sizeof what,
+                 v->mirror ? "copies of requests, for %.0f replicas, policy %s"
+                           : "requests to %.0f replicas, policy %s",
+                 live->replica_count, live->verdict.policy);
         sim_page_tile(buf, value, what);
         sim_buf_puts(buf, "</div>");
 }
@@ -224,9 +230,9 @@ static void accounts(struct sim_buf *buf, const char *what, const char *heading,
         sim_buf_printf(
                 buf,
                 "</div><div class=\"wide\"><table class=\"cards\"><thead><tr><th>%s</th><th>requests</th><th>"
-                "prompt tokens</th><th class=\"full\">what became of them</th><th>reused</th><th>given "
-                "up</th>"
-                "<th>gone</th><th>new</th><th>predicted</th><th>observed</th><th>time avoided</th>%s</tr>"
+                "prompt tokens</th><th class=\"full\">what became of them</th><th>reused</th><th>"
+                "elsewhere</th><th>gone</th><th>new</th><th>predicted</th><th>observed</th><th>time "
+                "avoided</th>%s</tr>"
                 "</thead><tbody>",
                 what, family ? "<th>shared beginning</th>" : "");
         for (size_t i = 0; i < list->count && i < ROWS_SHOWN; i++)

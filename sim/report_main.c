@@ -3,6 +3,7 @@
 #include "ask.h"
 #include "commands.h"
 #include "options.h"
+#include "out_file.h"
 #include "report.h"
 
 #include <signal.h>
@@ -70,24 +71,28 @@ static bool fetch(const struct sim_ask *ask, struct sim_live *live, char *messag
         return status == SIM_ASK_OK;
 }
 
-static int write_page(const struct sim_live *live, const char *path)
+static int page_error(const char *path, int error)
 {
-        struct sim_buf buf = {0};
         char message[512];
-        FILE *file;
-        bool good;
 
-        snprintf(message, sizeof message, "--html: cannot write %s", path);
-        sim_live_html(live, &buf);
-        file = buf.failed ? NULL : fopen(path, "we");
-        good = file && fwrite(buf.data, 1, buf.len, file) == buf.len;
-        if (file)
-                good = fclose(file) == 0 && good;
-        sim_buf_fini(&buf);
-        return good ? 0 : complain(message);
+        snprintf(message, sizeof message, "--html: cannot write %s: %s", path, strerror(error));
+        return complain(message);
 }
 
-static int write_output(const struct sim_live *live, const struct arguments *a)
+static int write_page(const struct sim_live *live, const struct arguments *a, struct sim_out_file *page)
+{
+        struct sim_buf buf = {0};
+        int error;
+
+        if (!a->html)
+                return 0;
+        sim_live_html(live, &buf);
+        error = sim_out_file_write(page, &buf);
+        sim_buf_fini(&buf);
+        return error ? page_error(a->html, error) : 0;
+}
+
+static int write_output(const struct sim_live *live, const struct arguments *a, struct sim_out_file *page)
 {
         struct sim_buf buf = {0};
         bool good;
@@ -100,7 +105,7 @@ static int write_output(const struct sim_live *live, const struct arguments *a)
         sim_buf_fini(&buf);
         if (!good)
                 return complain("cannot write the results");
-        return a->html ? write_page(live, a->html) : 0;
+        return write_page(live, a, page);
 }
 
 int sim_report_main(int argc, char **argv)
@@ -113,6 +118,8 @@ int sim_report_main(int argc, char **argv)
         char message[1600] = "";
         int status = sim_options_main(&command, argc, argv, &arguments, positional, &count);
         enum sim_ask_status asked;
+        struct sim_out_file page;
+        int error;
 
         if (status >= 0)
                 return status;
@@ -124,11 +131,15 @@ int sim_report_main(int argc, char **argv)
         if (asked == SIM_ASK_USAGE)
                 return sim_usage_error(&command, "%s", message);
         (void)signal(SIGPIPE, SIG_IGN);
+        error = sim_out_file_open(&page, arguments.html);
+        if (error)
+                return page_error(arguments.html, error);
         if (asked == SIM_ASK_OK && fetch(&ask, &live, message, sizeof message) &&
             sim_live_read(&live, arguments.min_requests, message, sizeof message) == SIM_LIVE_OK)
-                status = write_output(&live, &arguments);
+                status = write_output(&live, &arguments, &page);
         else
                 status = complain(message);
+        sim_out_file_drop(&page);
         sim_live_fini(&live);
         return status;
 }

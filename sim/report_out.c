@@ -83,7 +83,7 @@ static void accounts(struct sim_buf *buf, const char *what, const struct sim_liv
         if (!shown)
                 return;
         sim_buf_printf(buf, "\n  %-*s %9s %12s %9s %9s %9s %9s %10s %9s\n", NAME_COLUMNS, what, "requests",
-                       "prompt", "reused", "given up", "gone", "new", "predicted", "observed");
+                       "prompt", "reused", "elsewhere", "gone", "new", "predicted", "observed");
         for (size_t i = 0; i < shown; i++)
                 account_line(buf, &list->items[i]);
         if (shown < list->count)
@@ -228,7 +228,8 @@ void sim_live_json(const struct sim_live *live, struct sim_buf *buf)
         put_string(buf, "window", live->window);
         sim_buf_puts(buf, ",");
         put_string(buf, "policy", live->verdict.policy);
-        sim_buf_printf(buf, ",\"shadow\":%s,", live->verdict.shadow ? "true" : "false");
+        sim_buf_printf(buf, ",\"shadow\":%s,\"mirror\":%s,", live->verdict.shadow ? "true" : "false",
+                       live->verdict.mirror ? "true" : "false");
         put_verdict(live, buf);
         sim_buf_puts(buf, ",\"rules\":[");
         put_rule(buf, &live->fact);
@@ -243,7 +244,7 @@ void sim_live_json(const struct sim_live *live, struct sim_buf *buf)
         put_accounts(buf, "replicas", &live->replicas);
         put_bins(buf, "shared_prefix_histogram", live->all.shared_tokens);
         put_bins(buf, "reuse_ms_histogram", live->all.reuse_ms);
-        sim_buf_puts(buf, ",\"curve\":{\"points\":[");
+        sim_buf_printf(buf, ",\"curve\":{\"window\":\"%s\",\"points\":[", live->curve_window);
         for (unsigned i = 0; i < live->curve_count; i++)
                 sim_buf_printf(buf, "%s[%.0f,%.6g]", i ? "," : "", live->curve_x[i], live->curve_y[i]);
         sim_buf_puts(buf, "]");

@@ -101,6 +101,9 @@ static void plot_curve(const struct sim_live *live, struct sim_buf *buf)
                 "The purple line is one cache of that size for everybody, the most that routing can reach; "
                 "the dots are what each rule reaches with today's memory. A line that still rises behind "
                 "<i>today</i> asks for memory, a dot far below it for routing.");
+        if (live->curve_apart)
+                sim_buf_puts(buf, "<p class=\"note\">The line is of the last hour, for none is kept of a "
+                                  "shorter time; the dots are of the window.</p>");
         if (live->curve_count < 2) {
                 sim_buf_puts(buf, "<p>Nothing is known of it yet.</p>");
                 sim_page_section_end(buf);

@@ -170,32 +170,48 @@ static void read_rule(const struct sim_live *live, const struct sim_live_account
         }
 }
 
-/* What was measured, as far as simulated replicas could have had it: at most what earlier prompts had. */
+/*
+ * What was measured, as far as simulated replicas could have had it: at most what earlier prompts had. How much is
+ * beyond that is known of the curve's time only, and taken to be the same share in the window.
+ */
 static void compare_alike(struct sim_live *live, struct sim_live_rule *fact)
 {
-        double computed = (1 - live->ideal) / (1 - fact->reused);
+        double surplus = live->curve_reused - live->ideal, kept = fmax(0, fact->reused - surplus), computed;
 
-        if (!(fact->reused > live->ideal))
+        if (!(surplus > 0) || !(fact->reused > 0) || !(fact->reused < 1))
                 return;
-        live->surplus = fact->reused - live->ideal;
+        computed = (1 - kept) / (1 - fact->reused);
+        live->surplus = surplus;
+        live->curve_reused = live->ideal;
         fact->computed *= computed;
         fact->busiest *= computed;
-        fact->avoided_s *= live->ideal / fact->reused;
-        fact->reused = live->ideal;
+        fact->avoided_s *= kept / fact->reused;
+        fact->reused = kept;
+}
+
+/* What kv would have done in a window; NULL: of all its life the section itself tells. */
+static yyjson_val *shadow_of(const struct sim_live *live, const char *window)
+{
+        yyjson_val *shadow = yyjson_obj_get(root_of(live, SIM_LIVE_ALL), "shadow");
+        yyjson_val *all = yyjson_arr_get_first(yyjson_obj_get(yyjson_obj_get(shadow, "accounts"), "all"));
+
+        return strcmp(window, "life") == 0 ? NULL : yyjson_obj_get(yyjson_obj_get(all, "windows"), window);
 }
 
 /* Another policy is in force, and kv was tried beside it: kv is what is judged, the one in force a simpler rule. */
 static void read_shadow(struct sim_live *live)
 {
-        yyjson_val *kv = yyjson_obj_get(yyjson_obj_get(root_of(live, SIM_LIVE_ALL), "shadow"), "kv");
+        yyjson_val *section = yyjson_obj_get(root_of(live, SIM_LIVE_ALL), "shadow");
+        yyjson_val *kv = yyjson_obj_get(section, "kv"), *window = shadow_of(live, live->window);
         yyjson_val *balance = yyjson_obj_get(kv, "balance"),
                    *computed = yyjson_obj_get(balance, "computed_tokens");
         struct sim_live_rule shadow = {
                 .id = "kv",
                 .name = "kv (shadow)",
                 .what = "cache-aware, tried beside the policy in force",
-                .reused = number(kv, "hit_rate"), /* not calibrated, as those it is compared with are not */
-                .avoided_s = number(kv, "avoided_s"),
+                /* not calibrated, as those it is compared with are not */
+                .reused = window ? number(window, "kv_hit_rate") : number(kv, "hit_rate"),
+                .avoided_s = window ? number(window, "kv_avoided_s") : number(kv, "avoided_s"),
                 .requests_max_mean = number(yyjson_obj_get(balance, "requests"), "max_mean"),
                 .computed_max_mean = number(computed, "max_mean"),
                 .hot_max_mean = number(computed, "p95_max_mean"),
@@ -212,10 +228,16 @@ static void read_shadow(struct sim_live *live)
         if (at == SIM_LIVE_RULES_MAX)
                 return;
         live->rules[at] = live->fact;
-        live->rules[at].what = "in force: as the requests were routed";
+        live->verdict.shadow = true;
+        live->verdict.mirror = strcmp(string(section, "mode", ""), "mirror") == 0;
+        if (live->verdict.mirror)
+                shadow.what = "cache-aware, tried on the same requests";
+        live->rules[at].what = live->verdict.mirror ? "as its policy would have routed the requests"
+                                                    : "in force: as the requests were routed";
         live->rule_count += at == live->rule_count;
         live->fact = shadow;
-        live->verdict.shadow = true;
+        window = shadow_of(live, live->curve_window);
+        live->curve_reused = window ? number(window, "kv_hit_rate") : shadow.reused;
 }
 
 static void read_rules(struct sim_live *live)
@@ -230,8 +252,7 @@ static void read_rules(struct sim_live *live)
                        "replicas");
         live->left_out = number(ledger, "detail_left_out");
         read_rule(live, &live->all, "real", &live->fact);
-        if (live->fact.reused < 1)
-                compare_alike(live, &live->fact);
+        compare_alike(live, &live->fact);
         live->fact.id = string(root_of(live, SIM_LIVE_CONFIG), "policy", "kv");
         live->fact.name = live->fact.id;
         live->fact.what = "as the requests were routed";
@@ -244,6 +265,8 @@ static void read_rules(struct sim_live *live)
                         read_rule(live, &account, account.id, &live->rules[live->rule_count++]);
         }
         live->verdict.policy = live->fact.id;
+        live->verdict.blind =
+                strcmp(live->fact.id, "kv") != 0 && strcmp(live->fact.id, "longest_prefix") != 0;
         if (strcmp(live->fact.id, "kv") != 0)
                 read_shadow(live);
 }
@@ -285,8 +308,14 @@ static void read_curve(struct sim_live *live)
         const char *window = strcmp(live->window, "life") == 0 ? "life" : "1h";
         yyjson_val *curve = yyjson_obj_get(yyjson_obj_get(root_of(live, SIM_LIVE_ALL), "curve"), window);
         yyjson_val *points = yyjson_obj_get(curve, "points"), *point;
+        yyjson_val *all = yyjson_arr_get_first(accounts_of(live, SIM_LIVE_ALL, "all"));
+        struct kvr_ledger_sums sums;
         size_t i, max;
 
+        read_sums(yyjson_obj_get(yyjson_obj_get(all, "windows"), window), &sums);
+        live->curve_window = window;
+        live->curve_apart = sums.prompt_tokens != live->all.sums.prompt_tokens;
+        live->curve_reused = sim_live_share(sums.won_tokens, sums.prompt_tokens);
         live->ideal = number(curve, "ideal");
         yyjson_arr_foreach(points, i, max, point)
         {

@@ -24,6 +24,10 @@ struct scene {
         double max_mean, rule_max_mean[3];
         bool virtual_on, ledger_on, capacity_known;
         double shadow; /* hit rate of kv in the shadow; 0: there is none */
+        bool mirror;
+        const char *window; /* that the report is of; NULL: life */
+        unsigned long long
+                hour_won; /* of twice as many prompt tokens in the last hour; 0: nothing is told of it */
         double ideal;
         unsigned replicas;
 };
@@ -72,15 +76,19 @@ static void add_account(const struct scene *s, const char *name, unsigned long l
         unsigned long long prompt = 10000000ull * share / 100;
 
         won = won * share / 100;
-        add("{\"name\":\"%s\",\"present\":true,\"windows\":{\"life\":{\"covered_s\":%g,\"requests\":%u,"
+        add("{\"name\":\"%s\",\"present\":true,\"windows\":{", name);
+        if (s->hour_won)
+                add("\"1h\":{\"prompt_tokens\":20000000,\"won_tokens\":%llu},", s->hour_won);
+        add("\"%s\":{\"covered_s\":%g,\"requests\":%u,"
             "\"computed\":%llu,"
             "\"observed\":%llu,\"prompt_tokens\":%llu,\"predicted_tokens\":%llu,\"observed_tokens\":%llu,"
             "\"unobserved_prompt_tokens\":%llu,\"won_tokens\":%llu,\"won_unobserved_tokens\":0,"
             "\"placement_tokens\":%llu,\"staleness_tokens\":0,\"workload_tokens\":%llu,\"avoided_ns\":%llu,"
             "\"untimed_tokens\":0}},\"shared_tokens\":[10,0,0,90],\"reuse_ms\":[0,0,0,0,0,0,0,0,0,0,0,90]}",
-            name, s->covered_s, 10 * share, s->computed * share / 100, s->computed * share / 100, prompt,
-            won + prompt / 100, s->observed * share / 100, s->unobserved * share / 100, won, prompt / 100,
-            prompt - won - prompt / 100, s->avoided_ns / 100 * share);
+            s->window ? s->window : "life", s->covered_s, 10 * share, s->computed * share / 100,
+            s->computed * share / 100, prompt, won + prompt / 100, s->observed * share / 100,
+            s->unobserved * share / 100, won, prompt / 100, prompt - won - prompt / 100,
+            s->avoided_ns / 100 * share);
 }
 
 static void add_balance(const struct scene *s, const char *name, double max_mean)
@@ -94,9 +102,9 @@ static void fill(const struct scene *s, struct sim_live *live)
 {
         static const char *const rules[] = {"round_robin", "least_tokens", "prefix_hash"};
 
-        char shadow[200] = "";
+        char shadow[500] = "";
 
-        *live = (struct sim_live){.url = "http://router:8081", .window = "life"};
+        *live = (struct sim_live){.url = "http://router:8081", .window = s->window ? s->window : "life"};
         add("{\"policy\":\"%s\"}", s->policy);
         live->pages[SIM_LIVE_CONFIG] = page();
         add("[{\"name\":\"a\",\"capacity_tokens\":%s},{\"name\":\"b\",\"capacity_tokens\":null}]",
@@ -112,19 +120,22 @@ static void fill(const struct scene *s, struct sim_live *live)
         }
         if (s->shadow > 0)
                 snprintf(shadow, sizeof shadow,
-                         "\"shadow\":{\"kv\":{\"hit_rate\":%g,\"hit_rate_calibrated\":0.95,\"avoided_s\":7,"
-                         "\"balance\":"
-                         "{\"computed_tokens\":{\"max_mean\":1.1}}}},",
-                         s->shadow);
+                         "\"shadow\":{\"mode\":\"%s\",\"kv\":{\"hit_rate\":%g,\"hit_rate_calibrated\":0.95,"
+                         "\"avoided_s\":7,"
+                         "\"balance\":{\"computed_tokens\":{\"max_mean\":1.1}}},\"accounts\":{\"all\":[{"
+                         "\"windows\":"
+                         "{\"1h\":{\"kv_hit_rate\":0.75,\"kv_avoided_s\":5},\"life\":{\"kv_hit_rate\":0.1}}}]"
+                         "}},",
+                         s->mirror ? "mirror" : "on", s->shadow);
         add("{%s\"reasons\":[{\"reason\":\"hit\",\"requests\":1000,\"prompt_tokens\":10000000,\"best_"
             "tokens\":"
             "8200000,"
             "\"predicted_tokens\":8100000}],\"ledger\":{\"detail_left_out\":0},\"accounts\":{\"all\":[",
             shadow);
         add_account(s, "all", s->won, 100);
-        add("]},\"curve\":{\"life\":{\"ideal\":%g,\"points\":[[1024,0.1],[102400,0.85],[1048576,0.9]]}},"
+        add("]},\"curve\":{\"%s\":{\"ideal\":%g,\"points\":[[1024,0.1],[102400,0.85],[1048576,0.9]]}},"
             "\"spoilers\":[]}",
-            s->ideal);
+            s->window ? "1h" : "life", s->ideal);
         live->pages[SIM_LIVE_ALL] = page();
         add("{\"accounts\":{\"workload\":[");
         add_account(s, "small", s->won, 20);
@@ -351,6 +362,126 @@ static void test_a_shadow_is_judged(void **state)
                                "This router runs round_robin, and 40.0 % of the prompt tokens were reused"));
         assert_non_null(strstr(buf.data, "it would have reused 80.0 %"));
         assert_non_null(strstr(text_of(&live, sim_live_html, &buf), "kv (shadow)"));
+        sim_live_fini(&live);
+        s.window = "1h"; /* of which kv's share is told apart */
+        read_scene(&s, &live);
+        assert_near(live.fact.reused, 0.75, 1e-9);
+        assert_near(live.fact.avoided_s, 5, 1e-9);
+        sim_buf_fini(&buf);
+        sim_live_fini(&live);
+}
+
+static bool says(const struct sim_live *live, struct sim_buf *buf, const char *words)
+{
+        /* The text is wrapped; in JSON each sentence is one string. */
+        return strstr(text_of(live, sim_live_json, buf), words) != NULL;
+}
+
+/* Under a policy that does not look at caches nothing was given up for anything. */
+static void test_why_a_holder_was_not_chosen(void **state)
+{
+        struct scene s = usual;
+        struct sim_live live;
+        struct sim_buf buf = {0};
+
+        (void)state;
+        read_scene(&s, &live);
+        assert_true(says(&live, &buf, "Lost: 1.0 % because another replica held it and was passed over,"));
+        sim_live_fini(&live);
+        s.policy = "least_requests";
+        s.shadow = 0.8;
+        read_scene(&s, &live);
+        assert_true(says(&live, &buf,
+                         "Lost as it was routed: 1.0 % because another replica held it and "
+                         "least_requests does not look,"));
+        assert_null(strstr(buf.data, "too busy"));
+        assert_null(strstr(text_of(&live, sim_live_text, &buf), "given up"));
+        assert_null(strstr(text_of(&live, sim_live_html, &buf), "given up"));
+        assert_non_null(strstr(buf.data, "or by a policy that does not look"));
+        sim_buf_fini(&buf);
+        sim_live_fini(&live);
+}
+
+/* A mirror saw copies only: nothing of it is told as if it had been. */
+static void test_a_mirror_predicts(void **state)
+{
+        static const char *const facts[] = {"were reused",    "came out of",          "were left",
+                                            "was reused",     "tokens reused",        "computed 1",
+                                            "no engine told", "as the requests were", "in force",
+                                            "replicas hold ", "was not needed",       "prefilled"};
+        struct scene s = usual;
+        struct sim_live live;
+        struct sim_buf buf = {0};
+
+        (void)state;
+        s.policy = "round_robin";
+        s.won = 4000000;
+        s.observed = 0;
+        s.unobserved = 10000000;
+        s.shadow = 0.8;
+        s.mirror = true;
+        read_scene(&s, &live);
+        assert_true(live.verdict.judged && live.verdict.shadow && live.verdict.mirror);
+        assert_true(says(&live, &buf,
+                         "every figure here is predicted. round_robin would have reused 40.0 % of the "
+                         "prompt tokens, kv, which is what is judged, 80.0 %."));
+        assert_true(says(&live, &buf,
+                         "40.0 % would have come out of caches, which would have saved 4.4 h of replica "
+                         "time"));
+        assert_true(says(&live, &buf, "Work: 2 M prompt tokens would be left to compute"));
+        assert_true(says(&live, &buf, "the busiest replica would compute 1.10 times the mean with kv"));
+        assert_true(says(&live, &buf,
+                         "Would be lost: 1.0 % because another replica held it and round_robin does not "
+                         "look"));
+        assert_true(says(&live, &buf, "the replicas are said to hold"));
+        assert_true(says(&live, &buf, "\"mirror\":true"));
+        for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) {
+                assert_false(says(&live, &buf, facts[i]));
+                assert_null(strstr(text_of(&live, sim_live_text, &buf), facts[i]));
+                if (strcmp(facts[i], "tokens reused") != 0) /* the axis of a picture */
+                        assert_null(strstr(text_of(&live, sim_live_html, &buf), facts[i]));
+        }
+        sim_buf_fini(&buf);
+        sim_live_fini(&live);
+}
+
+/* No curve is kept of a minute: the hour's is told as such, and is not compared with the minute's reuse. */
+static void test_the_curve_of_a_short_window(void **state)
+{
+        struct scene s = usual;
+        struct sim_live live;
+        struct sim_buf buf = {0};
+
+        (void)state;
+        s.window = "1m";
+        s.covered_s = 60;
+        s.avoided_ns = 16000000000;
+        s.hour_won = 14000000;
+        read_scene(&s, &live);
+        assert_true(live.curve_apart);
+        assert_near(live.fact.reused, 0.8, 1e-9);
+        assert_near(live.surplus, 0, 0); /* 0.8 is more than nobody: the hour's 0.7 is less than its ideal */
+        assert_true(says(&live, &buf,
+                         "What follows of memory is of the last hour, not of what happened in the last "
+                         "minute"));
+        assert_true(says(&live, &buf, "better routing could add up to 14.6 points")); /* 84.6 less 70 */
+        assert_true(says(&live, &buf, "\"curve\":{\"window\":\"1h\""));
+        assert_non_null(strstr(text_of(&live, sim_live_html, &buf), "The line is of the last hour"));
+        sim_live_fini(&live);
+        /* What an hour found beyond its ideal is taken off the minute too, and no more. */
+        s.hour_won = 15000000;
+        s.ideal = 0.7;
+        read_scene(&s, &live);
+        assert_near(live.surplus, 0.05, 1e-9);
+        assert_near(live.fact.reused, 0.75, 1e-9);
+        assert_near(live.fact.computed, 2500000, 1e-3);
+        sim_live_fini(&live);
+        /* The hour had nothing but the minute: then it is the minute's. */
+        s = usual;
+        read_scene(&s, &live);
+        assert_false(live.curve_apart);
+        assert_false(says(&live, &buf, "of the last hour"));
+        assert_true(says(&live, &buf, "\"curve\":{\"window\":\"life\""));
         sim_buf_fini(&buf);
         sim_live_fini(&live);
 }
@@ -451,6 +582,9 @@ int main(void)
                 cmocka_unit_test(test_idle_replicas_give_no_verdict_by_load),
                 cmocka_unit_test(test_other_policies_are_not_judged),
                 cmocka_unit_test(test_a_shadow_is_judged),
+                cmocka_unit_test(test_why_a_holder_was_not_chosen),
+                cmocka_unit_test(test_a_mirror_predicts),
+                cmocka_unit_test(test_the_curve_of_a_short_window),
                 cmocka_unit_test(test_unknown_stays_unknown),
                 cmocka_unit_test(test_too_few_or_off),
                 cmocka_unit_test(test_forms),

@@ -10,6 +10,7 @@
 #define NOTHING_SHARE 0.01    /* an ideal hit rate below this is nothing in common */
 #define SHORT_S       86400.0 /* less is no picture of a service whose traffic has a day and a night */
 #define UNTOLD_SHARE  0.01    /* from here on it is said how much engines do not tell */
+#define HOURS_SHOWN   0.005   /* replica-hours a month: less would be told as 0.00 */
 
 /* ---- the verdict -------------------------------------------------------------------------------------- */
 
@@ -28,7 +29,7 @@ static void find_why_not(struct sim_live *live)
 {
         struct sim_live_verdict *v = &live->verdict;
 
-        if (!v->shadow && strcmp(v->policy, "kv") != 0 && strcmp(v->policy, "longest_prefix") != 0)
+        if (!v->shadow && v->blind)
                 snprintf(v->why_not, sizeof v->why_not,
                          "this router runs %s, which does not look at what is cached; with "
                          "--shadow the policy kv is measured beside it",
@@ -194,12 +195,11 @@ static void short_unjudged(const struct sim_live *live, sim_live_sentence senten
                 return;
         }
         say(sentence, ctx,
-            "Of the prompt tokens %.0f %% were reused; with %s it could be %.0f %% at best. What lies "
-            "between the "
-            "two, %.0f points, is all that a cache-aware router could win.",
-            percent(live->fact.reused),
+            "Of the prompt tokens %.0f %% %s reused; with %s it could be %.0f %% at best%s. What lies "
+            "between the two, %.0f points, is all that a cache-aware router could win.",
+            percent(live->curve_reused), live->verdict.mirror ? "would be" : "were",
             isnan(live->pooled) ? "memory without limit" : "the fleet's memory in one piece", percent(most),
-            percent(fmax(0, most - live->fact.reused)));
+            live->curve_apart ? " (both in the last hour)" : "", percent(fmax(0, most - live->curve_reused)));
 }
 
 void sim_live_short(const struct sim_live *live, sim_live_sentence sentence, void *ctx)
@@ -234,7 +234,14 @@ static void say_shadow(const struct sim_live *live, sim_live_sentence sentence, 
 {
         const struct kvr_ledger_sums *sums = &live->all.sums;
 
-        if (!live->verdict.shadow)
+        if (live->verdict.mirror)
+                say(sentence, ctx,
+                    "This router only sees copies of requests (--shadow=mirror): no engine answered it, and "
+                    "every figure here is predicted. %s would have reused %.1f %% of the prompt tokens, kv, "
+                    "which is what is judged, %.1f %%.",
+                    live->verdict.policy, percent(sim_live_share(sums->won_tokens, sums->prompt_tokens)),
+                    percent(live->fact.reused));
+        if (!live->verdict.shadow || live->verdict.mirror)
                 return;
         say(sentence, ctx,
             "This router runs %s, and %.1f %% of the prompt tokens were reused. What is judged is the policy "
@@ -247,6 +254,7 @@ static void say_shadow(const struct sim_live *live, sim_live_sentence sentence, 
 static void say_reuse(const struct sim_live *live, sim_live_sentence sentence, void *ctx)
 {
         const struct kvr_ledger_sums *sums = &live->all.sums;
+        bool mirror = live->verdict.mirror;
         char span[64], tokens[32], avoided[32], others[256] = "";
         double untold = sim_live_share(sums->unobserved_prompt_tokens, sums->prompt_tokens);
         size_t len = 0;
@@ -263,12 +271,13 @@ static void say_reuse(const struct sim_live *live, sim_live_sentence sentence, v
 
                 len += more > 0 ? (size_t)more : 0;
         }
-        say(sentence, ctx,
-            "Reuse: of %s prompt tokens %s %.1f %% came out of caches, which saved %s of replica time%s%s.",
-            tokens, span, percent(sim_live_share(sums->won_tokens, sums->prompt_tokens)),
+        say(sentence, ctx, "Reuse: of %s prompt tokens %s %.1f %% %s %s of replica time%s%s.", tokens, span,
+            percent(sim_live_share(sums->won_tokens, sums->prompt_tokens)),
+            mirror ? "would have come out of caches, which would have saved"
+                   : "came out of caches, which saved",
             sums->avoided_ns ? avoided : "an unknown amount", others,
             live->rule_count ? " would have been reused" : "");
-        if (untold >= UNTOLD_SHARE)
+        if (untold >= UNTOLD_SHARE && !mirror)
                 say(sentence, ctx,
                     "Unknown: the engines did not tell what was cached of %.0f %% of the prompt tokens; "
                     "there the "
@@ -286,9 +295,9 @@ static void say_work(const struct sim_live *live, sim_live_sentence sentence, vo
                 return;
         count(live->fact.computed, here, sizeof here);
         count(least->computed, there, sizeof there);
-        say(sentence, ctx, "Work: %s prompt tokens were left to compute, %s with %s: %.1f %% %s: %s.", here,
-            there, least->name, percent(fabs(v->work_gain)), v->work_gain < 0 ? "more" : "less",
-            sim_verdict_name(v->by_work));
+        say(sentence, ctx, "Work: %s prompt tokens %s left to compute, %s with %s: %.1f %% %s: %s.", here,
+            v->shadow ? "would be" : "were", there, least->name, percent(fabs(v->work_gain)),
+            v->work_gain < 0 ? "more" : "less", sim_verdict_name(v->by_work));
         if (v->by_work == SIM_VERDICT_MARGINAL && v->work_gain >= SIM_VERDICT_WORK_YES)
                 say(sentence, ctx,
                     "That is %.1f points of the prompt tokens, and the comparison itself can be %.0f off: so "
@@ -311,18 +320,18 @@ static void say_load(const struct sim_live *live, sim_live_sentence sentence, vo
                 return;
         if (v->idle) {
                 say(sentence, ctx,
-                    "Load: the replicas prefilled for about %.1f %% of the time. Where nothing queues all "
-                    "rules "
+                    "Load: the replicas %s for about %.1f %% of the time. Where nothing queues all rules "
                     "answer at once, so there is no verdict by load. --window 1h in the busiest hour asks of "
                     "that one, kvroute analyze --load what would be.",
-                    percent(v->busy));
+                    v->shadow ? "would prefill" : "prefilled", percent(v->busy));
                 return;
         }
         say(sentence, ctx,
-            "Load: the busiest replica computed %.2f times the mean here and %.2f times with %s, "
+            "Load: the busiest replica %s %.2f times the mean %s and %.2f times with %s, "
             "the calmest simpler rule. Until the busiest one is full the fleet carries %.0f %% "
             "%s traffic than with that rule: %s.",
-            live->fact.computed_max_mean, calmest->computed_max_mean, calmest->name,
+            v->shadow ? "would compute" : "computed", live->fact.computed_max_mean,
+            v->shadow ? "with kv" : "here", calmest->computed_max_mean, calmest->name,
             percent(fabs(v->load_gain)), v->load_gain < 0 ? "less" : "more", sim_verdict_name(v->by_load));
         if (isnan(v->busy))
                 say(sentence, ctx,
@@ -333,10 +342,18 @@ static void say_load(const struct sim_live *live, sim_live_sentence sentence, vo
 
 static void say_memory(const struct sim_live *live, sim_live_sentence sentence, void *ctx)
 {
-        char tokens[32];
+        char tokens[32], span[64];
 
         if (isnan(live->ideal))
                 return;
+        if (live->curve_apart) {
+                sim_live_span(live, span, sizeof span);
+                say(sentence, ctx,
+                    "What follows of memory is of the last hour, not of what happened %s: how reuse grows "
+                    "with "
+                    "the cache is kept for no shorter time.",
+                    span);
+        }
         if (live->surplus >= NOTHING_SHARE)
                 say(sentence, ctx,
                     "Another %.1f %% of the prompt tokens came out of caches although no earlier prompt here "
@@ -363,11 +380,11 @@ static void say_memory(const struct sim_live *live, sim_live_sentence sentence, 
         }
         count(live->capacity, tokens, sizeof tokens);
         say(sentence, ctx,
-            "Memory: the replicas hold %s tokens; in one piece that could reuse %.1f %%, and without limit "
-            "%.1f %%. So "
-            "better routing could add up to %.1f points, and more memory up to %.1f.",
-            tokens, percent(live->pooled), percent(live->ideal),
-            percent(fmax(0, live->pooled - live->fact.reused)), percent(fmax(0, live->ideal - live->pooled)));
+            "Memory: the replicas %s %s tokens; in one piece that could reuse %.1f %%, and without limit "
+            "%.1f %%. So better routing could add up to %.1f points, and more memory up to %.1f.",
+            live->verdict.mirror ? "are said to hold" : "hold", tokens, percent(live->pooled),
+            percent(live->ideal), percent(fmax(0, live->pooled - live->curve_reused)),
+            percent(fmax(0, live->ideal - live->pooled)));
         if (live->capacity_known < live->capacity_asked)
                 say(sentence, ctx, "The capacity of %.0f of %.0f replicas is unknown and not in it.",
                     live->capacity_asked - live->capacity_known, live->capacity_asked);
@@ -376,10 +393,19 @@ static void say_memory(const struct sim_live *live, sim_live_sentence sentence, 
 static void say_truth(const struct sim_live *live, sim_live_sentence sentence, void *ctx)
 {
         const struct kvr_ledger_sums *sums = &live->all.sums;
+        const struct sim_live_verdict *v = &live->verdict;
         double predicted = sim_live_predicted(sums), observed = sim_live_observed(sums);
         double whole = (double)sums->prompt_tokens;
+        char why[96] = "and was passed over";
 
-        if (isnan(observed))
+        if (v->blind)
+                snprintf(why, sizeof why, "and %.40s does not look", v->policy);
+        if (v->mirror)
+                say(sentence, ctx,
+                    "Prediction: all of this is one, and nothing was checked. kvroute serve --shadow in "
+                    "front "
+                    "of the engines, with the same policy, would.");
+        else if (isnan(observed))
                 say(sentence, ctx,
                     "Prediction: no engine told what it had cached, so no prediction was checked.");
         else
@@ -390,11 +416,13 @@ static void say_truth(const struct sim_live *live, sim_live_sentence sentence, v
                     sums->unobserved_prompt_tokens ? " of requests whose engine told" : "",
                     percent(observed));
         say(sentence, ctx,
-            "Lost: %.1f %% because the request went elsewhere than to a replica that held it, %.1f %% "
-            "because it "
-            "was gone when expected; %.1f %% was new.",
-            percent((double)sums->placement_tokens / whole), percent((double)sums->staleness_tokens / whole),
-            percent((double)sums->workload_tokens / whole));
+            "%s: %.1f %% because another replica held it %s, %.1f %% because it was gone when expected; "
+            "%.1f %% was new.",
+            v->mirror   ? "Would be lost"
+            : v->shadow ? "Lost as it was routed"
+                        : "Lost",
+            percent((double)sums->placement_tokens / whole), why,
+            percent((double)sums->staleness_tokens / whole), percent((double)sums->workload_tokens / whole));
 }
 
 static void money(const struct sim_live *live, double hours, char *ret, size_t size)
@@ -419,7 +447,7 @@ static void say_price(const struct sim_live *live, sim_live_sentence sentence, v
         money(live, v->even_load_month, fleet, sizeof fleet);
         if (isnan(v->even_work_month))
                 say(sentence, ctx, "Break-even: unknown, for no replica's speed has been learned yet.");
-        else if (v->even_work_month <= 0 && !(v->even_load_month > 0))
+        else if (v->even_work_month < HOURS_SHOWN && !(v->even_load_month > 0))
                 say(sentence, ctx,
                     "Break-even: there is nothing to save, so a router that costs anything more than a "
                     "simpler one "

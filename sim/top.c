@@ -307,6 +307,78 @@ static void show_alarms(struct screen *s)
         end_line(s);
 }
 
+/* ---- the shadow ---- */
+
+static yyjson_val *shadow_of(const struct sim_top *top)
+{
+        yyjson_val *shadow = yyjson_obj_get(root_of(top, SIM_TOP_ALL), "shadow");
+
+        return yyjson_is_obj(shadow) ? shadow : NULL;
+}
+
+/* Only copies of requests are seen: whatever is told of them is a prediction. */
+static bool is_mirror(const struct sim_top *top)
+{
+        return strcmp(string(shadow_of(top), "mode"), "mirror") == 0;
+}
+
+/* Both sides in the window. */
+static yyjson_val *shadow_sums(const struct sim_top *top, const char *window)
+{
+        yyjson_val *accounts = yyjson_obj_get(shadow_of(top), "accounts");
+
+        return sums_of(yyjson_arr_get_first(yyjson_obj_get(accounts, "all")), window);
+}
+
+unsigned sim_top_shadow_lines(const struct sim_top *top)
+{
+        return shadow_of(top) ? 2 : 0;
+}
+
+static void show_shadow(struct screen *s)
+{
+        yyjson_val *sums = shadow_sums(s->top, s->look->window);
+        double less = number(sums, "kv_avoided_s") - number(sums, "actual_avoided_s");
+        const char *policy = string(yyjson_obj_get(shadow_of(s->top), "actual"), "policy");
+        bool mirror = is_mirror(s->top);
+        char line[300];
+
+        if (!shadow_of(s->top))
+                return;
+        if (!(number(sums, "prompt_tokens") > 0)) {
+                put(s,
+                    mirror ? "mirror: no copy of a request in this time" : "shadow: nothing to compare yet");
+                end_line(s);
+                return;
+        }
+        snprintf(line, sizeof line, "%s: kv would have reused %s, %.40s %s %s", mirror ? "mirror" : "shadow",
+                 percent(number(sums, "kv_hit_rate"), 1).text, policy, mirror ? "would have" : "did",
+                 percent(number(sums, "actual_hit_rate"), 1).text);
+        put_styled(s, "1", line);
+        if (isfinite(less)) {
+                snprintf(line, sizeof line, "; %s of replica time %s%s", seconds(fabs(less)).text,
+                         less < 0 ? "more" : "less", mirror ? ", all of it predicted" : "");
+                put(s, line);
+        }
+        end_line(s);
+}
+
+static void show_shadow_rule(struct screen *s, unsigned width, const int *widths)
+{
+        yyjson_val *sums = shadow_sums(s->top, s->look->window);
+        yyjson_val *balance = yyjson_obj_get(yyjson_obj_get(shadow_of(s->top), "kv"), "balance");
+
+        if (!shadow_of(s->top))
+                return;
+        put_name(s, "kv (shadow)", width);
+        put_cell(s, percent(number(sums, "kv_hit_rate"), 1), widths[0]);
+        put_cell(s, seconds(number(sums, "kv_avoided_s")), widths[1]);
+        put_cell(s, factor(number(yyjson_obj_get(balance, "computed_tokens"), "max_mean")), widths[2]);
+        end_line(s);
+}
+
+/* ---- the account ---- */
+
 static void show_account(struct screen *s)
 {
         yyjson_val *sums =
@@ -322,7 +394,10 @@ static void show_account(struct screen *s)
                 end_line(s);
                 return;
         }
-        snprintf(line, sizeof line, "reused %s of %s prompt tokens, %s of replica time avoided",
+        snprintf(line, sizeof line,
+                 is_mirror(s->top)
+                         ? "would have been reused %s of %s prompt tokens, %s of replica time avoided"
+                         : "reused %s of %s prompt tokens, %s of replica time avoided",
                  percent(number(sums, "won_tokens"), prompt).text, count(prompt).text, seconds(avoided).text);
         put_styled(s, "1;32", line);
         if (span > 0) {
@@ -331,7 +406,7 @@ static void show_account(struct screen *s)
         }
         end_line(s);
         snprintf(line, sizeof line,
-                 "given up for load %s, expected but gone %s, new %s; predicted %s, observed %s",
+                 "held elsewhere %s, expected but gone %s, new %s; predicted %s, observed %s",
                  percent(number(sums, "placement_tokens"), prompt).text,
                  percent(number(sums, "staleness_tokens"), prompt).text,
                  percent(number(sums, "workload_tokens"), prompt).text,
@@ -360,15 +435,18 @@ static void show_rules(struct screen *s)
         static const char *const names[] = {"REUSED", "AVOIDED", "BUSIEST/MEAN"};
         static const int widths[] = {8, 9, 13};
         yyjson_val *list = accounts_of(s->top, SIM_TOP_VIRTUAL, "virtual"), *rule;
-        unsigned width = widest(list, "this router");
+        const char *ours = is_mirror(s->top) ? string(yyjson_obj_get(shadow_of(s->top), "actual"), "policy")
+                                             : "this router";
+        unsigned width = widest(list, strlen(ours) > strlen("this router") ? ours : "this router");
         size_t i, max;
 
         if (!yyjson_arr_size(list))
                 return;
         end_line(s);
         head(s, "RULE", width, names, widths, 3);
-        show_rule(s, "this router", yyjson_arr_get_first(accounts_of(s->top, SIM_TOP_ALL, "all")), "real",
-                  width, widths);
+        show_rule(s, ours, yyjson_arr_get_first(accounts_of(s->top, SIM_TOP_ALL, "all")), "real", width,
+                  widths);
+        show_shadow_rule(s, width, widths);
         yyjson_arr_foreach(list, i, max, rule)
         {
                 show_rule(s, string(rule, "name"), rule, string(rule, "name"), width, widths);
@@ -415,9 +493,9 @@ static void show_workload(struct screen *s, yyjson_val *account, unsigned width,
 
 static void show_workloads(struct screen *s)
 {
-        static const char *const names[] = {"REQUESTS", "PROMPT", "REUSED", "GIVEN UP",
+        static const char *const names[] = {"REQUESTS", "PROMPT", "REUSED", "ELSEWHERE",
                                             "GONE",     "NEW",    "AVOIDED"};
-        static const int widths[] = {9, 8, 8, 9, 8, 8, 9};
+        static const int widths[] = {9, 8, 8, 10, 8, 8, 9};
         yyjson_val *list = accounts_of(s->top, SIM_TOP_WORKLOAD, "workload"), *account;
         unsigned width = widest(list, "WORKLOAD"), lines = 0, limit = s->look->workloads;
         bool *taken = calloc(yyjson_arr_size(list) + 1, sizeof *taken);
@@ -489,6 +567,7 @@ void sim_top_text(const struct sim_top *top, const struct sim_top_look *look, st
         show_head(&screen);
         show_alarms(&screen);
         show_account(&screen);
+        show_shadow(&screen);
         show_rules(&screen);
         show_workloads(&screen);
         show_replicas(&screen);
@@ -520,6 +599,7 @@ bool sim_top_json(const struct sim_top *top, const char *window, struct sim_buf 
                 add_copy(doc, accounts, "virtual", accounts_of(top, SIM_TOP_VIRTUAL, "virtual"));
                 yyjson_mut_obj_add_val(doc, root, "accounts", accounts);
                 add_copy(doc, root, "balance", yyjson_obj_get(root_of(top, SIM_TOP_ALL), "balance"));
+                add_copy(doc, root, "shadow", yyjson_obj_get(root_of(top, SIM_TOP_ALL), "shadow"));
                 add_copy(doc, root, "reasons", yyjson_obj_get(root_of(top, SIM_TOP_ALL), "reasons"));
                 text = yyjson_mut_write(doc, 0, &len);
         }

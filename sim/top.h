@@ -38,11 +38,13 @@ struct sim_top_look {
         unsigned width;     /* of a line, longer ones are cut; 0: as long as they come */
         unsigned workloads; /* shown at most; 0: all */
 };
+/* What a shadow adds to the screen. */
+unsigned sim_top_shadow_lines(const struct sim_top *top);
 void sim_top_text(const struct sim_top *top, const struct sim_top_look *look, struct sim_buf *ret);
 
 /*
- * One line: {"window","replicas","alarms","accounts":{"all","workload","virtual"},"balance","reasons"}, each
- * part as the admin API has it; parts that are not there are null. False: out of memory.
+ * One line: {"window","replicas","alarms","accounts":{"all","workload","virtual"},"balance","shadow","reasons"},
+ * each part as the admin API has it; parts that are not there are null. False: out of memory.
  */
 KVR_MUST_USE bool sim_top_json(const struct sim_top *top, const char *window, struct sim_buf *ret);
 

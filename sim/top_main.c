@@ -72,7 +72,8 @@ static void fit_terminal(const struct sim_top *top, struct sim_top_look *ret)
 {
         struct winsize size = {0};
         size_t used =
-                OTHER_LINES + yyjson_arr_size(yyjson_doc_get_root(top->pages[SIM_TOP_REPLICAS])) +
+                OTHER_LINES + sim_top_shadow_lines(top) +
+                yyjson_arr_size(yyjson_doc_get_root(top->pages[SIM_TOP_REPLICAS])) +
                 yyjson_arr_size(yyjson_obj_get(yyjson_doc_get_root(top->pages[SIM_TOP_ALARMS]), "alarms"));
 
         if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)

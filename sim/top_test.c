@@ -85,20 +85,80 @@ static void test_the_whole_screen(void **state)
                 "! no_match (fleet) for 5.0s: look-ups find nothing\n"
                 "\n"
                 "reused 50.0% of 2.00M prompt tokens, 7.8s of replica time avoided (as 0.08 more replicas)\n"
-                "given up for load 5.0%, expected but gone 2.0%, new 43.0%; predicted 52.0%, observed 50.0%\n"
+                "held elsewhere 5.0%, expected but gone 2.0%, new 43.0%; predicted 52.0%, observed 50.0%\n"
                 "\n"
                 "RULE          REUSED   AVOIDED  BUSIEST/MEAN \n"
                 "this router    50.0%      7.8s         1.10x \n"
                 "round_robin    25.0%      3.9s             ? \n"
                 "\n"
-                "WORKLOAD       REQUESTS   PROMPT   REUSED  GIVEN UP     GONE      NEW   AVOIDED \n"
-                "evil?[2J?\xc3\xbc           40    2.00M    50.0%      0.0%     0.0%    50.0%      7.8s \n"
-                "small                10    1.00k     0.0%      0.0%     0.0%   100.0%       0ms \n"
+                "WORKLOAD       REQUESTS   PROMPT   REUSED  ELSEWHERE     GONE      NEW   AVOIDED \n"
+                "evil?[2J?\xc3\xbc           40    2.00M    50.0%       0.0%     0.0%    50.0%      7.8s \n"
+                "small                10    1.00k     0.0%       0.0%     0.0%   100.0%       0ms \n"
                 "\n"
                 "REPLICA     STATE  IN FLIGHT  RUNNING  WAITING  KV USED  CAPACITY    TRUST \n"
                 "gpu-a       ready          3        2        0    25.0%     32.0k    98.0% \n"
                 "gpu-b        down          0        ?        ?        ?         ?        ?  ! "
                 "load_stale,no_match\n");
+        free(text);
+}
+
+#define SHADOWED(rate)                                                                                  \
+        "{\"windows\":{\"10m\":{\"prompt_tokens\":2000000,\"kv_hit_rate\":" rate ",\"kv_avoided_s\":9," \
+        "\"actual_hit_rate\":0.5,\"actual_avoided_s\":7.8},\"1m\":{\"prompt_tokens\":0,"                \
+        "\"kv_hit_rate\":null,\"actual_hit_rate\":null}}}"
+#define WITH_SHADOW(mode)                                                                                    \
+        "{\"shadow\":{\"mode\":\"" mode "\",\"kv\":{\"hit_rate\":0.9,\"balance\":{\"computed_tokens\":"      \
+        "{\"max_mean\":1.25}}},\"actual\":{\"policy\":\"least_requests\"},\"accounts\":{\"all\":[" SHADOWED( \
+                "0.625") "]}},\"accounts\":{\"all\":[" ACCOUNT("all", SUMS(50, 2000000, 1000000, 100000,     \
+                                                                           40000, 860000, 1040000, 0,        \
+                                                                           2000000, 7800000000)) "]}}"
+
+static void shadow_is(struct sim_top *top, const char *text)
+{
+        yyjson_doc_free(top->pages[SIM_TOP_ALL]);
+        top->pages[SIM_TOP_ALL] = yyjson_read(text, strlen(text), 0);
+        assert_non_null(top->pages[SIM_TOP_ALL]);
+}
+
+static void test_a_shadow(void **state)
+{
+        struct sim_top_look look = {.url = "http://a:1", .window = "10m"};
+        struct sim_top *top = *state;
+        struct sim_buf json = {0};
+        char *text;
+
+        assert_int_equal(sim_top_shadow_lines(top), 0);
+        shadow_is(top, WITH_SHADOW("on"));
+        text = screen_of(top, &look);
+        assert_non_null(strstr(text, "\nshadow: kv would have reused 62.5%, least_requests did 50.0%; "
+                                     "1.2s of replica time less\n"));
+        assert_non_null(strstr(text, "\nkv (shadow)    62.5%      9.0s         1.25x \n"));
+        assert_non_null(strstr(text, "\nreused 50.0% of"));
+        free(text);
+        assert_int_equal(sim_top_shadow_lines(top), 2);
+        look.window = "1m";
+        text = screen_of(top, &look);
+        assert_non_null(strstr(text, "\nshadow: nothing to compare yet\n"));
+        free(text);
+        assert_true(sim_top_json(top, "10m", &json));
+        sim_buf_add(&json, "", 1);
+        assert_non_null(strstr(json.data, "\"shadow\":{\"mode\":\"on\""));
+        sim_buf_fini(&json);
+}
+
+/* What only saw copies tells no facts. */
+static void test_a_mirror(void **state)
+{
+        const struct sim_top_look look = {.url = "http://a:1", .window = "10m"};
+        char *text;
+
+        shadow_is(*state, WITH_SHADOW("mirror"));
+        text = screen_of(*state, &look);
+        assert_non_null(strstr(text, "\nwould have been reused 50.0% of 2.00M prompt tokens"));
+        assert_non_null(strstr(text, "\nmirror: kv would have reused 62.5%, least_requests would have 50.0%; "
+                                     "1.2s of replica time less, all of it predicted\n"));
+        assert_non_null(strstr(text, "\nleast_requests    50.0%"));
+        assert_null(strstr(text, "this router"));
         free(text);
 }
 
@@ -171,6 +231,8 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_the_whole_screen, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_a_shadow, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_a_mirror, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_a_small_terminal, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_colour_and_no_traffic, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_without_a_ledger, set_up, tear_down),

@@ -89,7 +89,7 @@ KVR_PUBLIC enum kvr_status kvr_router_adopt(struct kvr_router *router, struct kv
  *
  *     won       = o
  *     staleness = max(0, m - o)           we thought it was there
- *     placement = max(0, b - max(m, o))   another replica held it; given up, for load mostly
+ *     placement = max(0, b - max(m, o))   another replica held it; passed over for load, or unseen
  *     workload  = p - max(b, m, o)        nobody held it: nothing to reuse, or evicted everywhere
  */
 #define KVR_LEDGER_SUM_LIST(X)                                                                 \

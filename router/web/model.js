@@ -4,7 +4,7 @@ import { count, percent, points, seconds, share, times } from "./format.js";
 
 export const PARTS = [
   { key: "won", name: "Reused", text: "was still cached: no work" },
-  { key: "placement", name: "Given up", text: "another replica had it, and the request went elsewhere, as a rule for load" },
+  { key: "placement", name: "Held elsewhere", text: "another replica had it: passed over for load, or by a policy that does not look" },
   { key: "staleness", name: "Expected, but gone", text: "thought to be cached, the engine had dropped it" },
   { key: "workload", name: "New", text: "no replica had it: new text, or evicted everywhere" },
 ];
@@ -18,7 +18,7 @@ export const RULES = {
 export const REASONS = {
   hit: "it holds a useful part of the prompt",
   load: "nothing useful cached anywhere: least work",
-  spread: "another one holds more, but waiting there costs more",
+  spread: "another one holds more: waiting there costs more, or the policy does not look",
   affinity: "session, hash, or owner of the previous response",
   queue: "it had waited in the router's queue",
   retry: "an earlier try failed",

@@ -128,7 +128,7 @@ function columns(kind, window) {
     { name: "Requests", key: "requests", number: true, cell: (a) => ({ text: count(of(a).requests), value: of(a).requests }) },
     { name: "Prompt tokens", key: "prompt", number: true, cell: (a) => ({ text: count(of(a).prompt_tokens), value: of(a).prompt_tokens }) },
     { name: "What became of them", full: true, cell: (a) => partsBar(of(a)) },
-    part("won", "Reused"), part("placement", "Given up"), part("staleness", "Gone"), part("workload", "New"),
+    part("won", "Reused"), part("placement", "Elsewhere"), part("staleness", "Gone"), part("workload", "New"),
     { name: "Time avoided", key: "avoided", number: true, cell: (a) => ({ text: seconds(of(a).avoided_ns / 1e9), value: of(a).avoided_ns / 1e9 }) },
     { name: kind === "family" ? "Shared beginning" : "Typical shared beginning", number: true, title: "tokens that somebody still held; the median, since start", cell: shared },
     { name: "Used again after", number: true, title: "the median, since start", cell: again },
@@ -163,7 +163,8 @@ export function showAccount(ledger, window) {
 export function showAccounts(ledger, kind, window, everything) {
   const { busy, idle } = accounts(ledger, kind, window);
   const rows = everything ? busy : busy.slice(0, ROWS);
-  say($("kind-note"), KIND_NOTES[kind] + (idle ? ` ${idle} without traffic in ${spanText(window)} are left out.` : ""));
+  const unseen = kind === "family" && ledger.ledger && ledger.ledger.families_unseen || [];
+  say($("kind-note"), KIND_NOTES[kind] + (unseen.length ? ` No prompt belongs to what is named ${unseen.join(", ")}: is the name right, and the seed the same?` : "") + (idle ? ` ${idle} without traffic in ${spanText(window)} are left out.` : ""));
   fill($("accounts"), rows.length ? table(`Account by ${kind}`, columns(kind, window), rows) : el("p", { class: "empty" }, `No traffic in ${spanText(window)}.`));
   $("more").hidden = busy.length <= ROWS;
   say($("more"), everything ? `Show the busiest ${ROWS}` : `Show all ${busy.length}`);
@@ -208,7 +209,7 @@ export function showDecisions(list) {
   fill($("decisions"), list.length ? table("Last requests", [
     { name: "Model", key: "name", cell: (d) => d.model },
     { name: "Ended", number: true, cell: (d) => `${seconds(d.age_s)} ago` },
-    { name: "Workload", cell: (d) => d.workload || "(none)" },
+    { name: "Workload", cell: (d) => d.workload },
     { name: "Replica", cell: (d) => d.replica },
     { name: "Reason", cell: (d) => el("span", { title: REASONS[d.reason] }, d.reason) },
     { name: "Wait", number: true, cell: (d) => d.wait_s == null ? "" : seconds(d.wait_s) },

@@ -65,7 +65,12 @@ def test_with_the_token_any_name_is_fine_but_no_other_origin(fleet):
     path = f"/kvroute/replicas/{engine.name}/drain"
     assert fetch(router.admin, "POST", path, [host, token]).status == 200
     assert fetch(router.admin, "POST", path, [host, token, ("Origin", "http://evil.example")]).status == 403
-    assert fetch(router.admin, "POST", path, [host]).status == 401
+    missing = fetch(router.admin, "POST", path, [host])
+    wrong = fetch(router.admin, "POST", path, [host, ("Authorization", "Bearer other")])
+    for answer, words in ((missing, "is needed"), (wrong, "is not the router's")):
+        assert answer.status == 401
+        for word in (words, "--admin-token", "KVROUTE_ADMIN_TOKEN", "Authorization: Bearer TOKEN"):
+            assert word in answer.json["error"]["message"], answer.json
     router.admin = None     # the checks at the end do not know the token
 
 

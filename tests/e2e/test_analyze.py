@@ -226,6 +226,20 @@ def test_the_access_log_of_a_router_that_ran(fleet, tmp_path):
 # ---- the page ------------------------------------------------------------------------------------------------------
 
 
+def test_a_page_that_cannot_be_written_is_told_before_the_work(tmp_path):
+    for path, why in ((tmp_path / "no" / "page.html", "No such file"), (tmp_path, "Is a directory")):
+        done = kvroute("analyze", "--html", str(path), str(EXTRACTS / "agents.jsonl.gz"))
+        assert done.status == 1 and f"--html: cannot write {path}: {why}" in done.err, done
+        assert done.out == "" and "capacity" not in done.err    # no verdict, no progress
+    page = tmp_path / "page.html"
+    page.write_text("what was there")
+    assert kvroute("analyze", "--no-progress", "--html", str(page), str(tmp_path / "none.jsonl")).status == 1
+    assert page.read_text() == "what was there"
+    fresh = tmp_path / "fresh.html"
+    assert kvroute("analyze", "--no-progress", "--html", str(fresh), str(tmp_path / "none.jsonl")).status == 1
+    assert not fresh.exists()
+
+
 def test_the_page_is_self_contained(tmp_path):
     page = tmp_path / "report.html"
     analyze("--html", page, EXTRACTS / "agents.jsonl.gz")

@@ -208,6 +208,31 @@ def test_hangup_opens_it_again(fleet, tmp_path):
     assert "the capture was opened again" in router.err
 
 
+def test_two_routers_do_not_write_one_file(fleet, tmp_path):
+    file = tmp_path / "capture"
+    router, _ = fleet.start(1, "--capture", file, "--capture-size", "64KiB")
+
+    def second_is_refused():
+        done = kvroute("serve", "--listen", "127.0.0.1:0", "--admin", "off", "--capture", file)
+        assert done.status == 1 and f"--capture {file}: another kvroute writes to it" in done.err, done
+    router.chat(text(500))
+    wait_rows(file, 1)
+    second_is_refused()
+    assert len(rows(file)) == 1 and not (tmp_path / "capture.1").exists()
+    router.signal(signal.SIGHUP)        # of its own file, where it is
+    wait_for(lambda: "the capture was opened again" in router.err, what="opened again")
+    second_is_refused()
+    for _ in range(20):
+        assert router.chat(text(50000)).status == 200
+    wait_for((tmp_path / "capture.1").exists, what="a rotation")
+    second_is_refused()
+    router.terminate()
+    assert router.wait_exit() == 0
+    other, _ = fleet.start(1, "--capture", file)
+    other.chat(text(500))
+    wait_rows(file, 1)
+
+
 def test_what_cannot_be_written_ends_the_start(fleet, tmp_path):
     for path, why in (("/dev/full", "No space left"), (tmp_path, "Is a directory"), (tmp_path / "no" / "file", "No such file")):
         done = kvroute("serve", "--listen", "127.0.0.1:0", "--admin", "off", "--capture", path)

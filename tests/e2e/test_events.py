@@ -124,123 +124,6 @@ def cached_blocks(engine):
     return engine.ask("GET", "/mock/state").json["cached_blocks"]
 
 
-# ---- finding and following
-
-def test_auto_follows_what_the_engine_says(engine, serve):
-    one = engine()
-    router = live(serve, one)
-    status = stream(router, one)
-    source = one.ask("GET", "/kv_event_sources").json["0"]
-    assert (status["endpoint"], status["replay"]) == (source["endpoint"], source["replay_endpoint"])
-    assert status["connected"] and status["why"] == "" and status["seq"] is None
-    one.fill(prompt(20))
-    status = wait_caught_up(router, one)
-    assert status["stored"] == 1 and status["block_tokens"] == 16
-    assert status["blocks"] == cached_blocks(one) == 20
-    metrics = wait_for(lambda: (lambda m: m if m.sum("events_total", kind="stored") == 1 else None)(router.metrics()))
-    assert metrics.sum("event_stream_trusted", replica=one.name) == 1
-    assert metrics.sum("event_batches_total", replica=one.name, result="applied") == 1
-    assert metrics.sum("event_blocks_total", replica=one.name, kind="stored") == 20
-    assert metrics.sum("event_gaps_total") == 0
-
-
-@pytest.mark.parametrize("form", ["map", "array"])
-@pytest.mark.parametrize("hash", ["int", "bytes"])
-def test_all_forms_say_the_same(engine, serve, form, hash):
-    one = engine("--events-format", form, "--events-hash", hash, blocks=64)
-    router = live(serve, one)
-    for _ in range(8):
-        one.fill(prompt(20))
-    status = wait_caught_up(router, one)
-    assert status["removed"] > 0 and status["orphans"] == 0
-    assert status["blocks"] == cached_blocks(one)
-
-
-def test_endpoints_by_flag_with_a_star_for_the_host(engine, serve):
-    one = engine()
-    ports = [one.events()[k].rpartition(":")[2] for k in ("endpoint", "replay")]
-    router = serve(replicas=[f"{one.url},events=tcp://*:{ports[0]},replay=tcp://0.0.0.0:{ports[1]}"])
-    wait_stream(router, one, state="live", trusted=True)
-    one.fill(prompt())
-    wait_caught_up(router, one)
-
-
-def test_added_and_removed_by_the_admin_api(engine, serve):
-    one = engine()
-    router = serve()
-    where = one.events()
-    answer = router.admin_request("POST", "/kvroute/replicas", json.dumps(
-        {"url": one.url, "events": where["endpoint"], "replay": where["replay"]}).encode())
-    assert answer.status in (200, 201), answer.body
-    wait_stream(router, one, state="live", trusted=True)
-    one.fill(prompt(20))
-    assert wait_caught_up(router, one)["blocks"] == 20
-    before = router.descriptors()
-    assert router.admin_request("DELETE", f"/kvroute/replicas/{one.name}").status in (200, 202, 204)
-    wait_for(lambda: router.descriptors() < before, what="its sockets to be closed")
-    # Added anew while its old events would still be under way: it begins with what a replay tells, not with the old view.
-    router.admin_request("POST", "/kvroute/replicas", json.dumps({"url": one.url, "events": where["endpoint"]}).encode())
-    wait_stream(router, one, connected=True)
-    assert blocks_of(router, one) == 0
-
-
-def test_a_replica_that_dials_in(serve):
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    mock = Mock("--listen", "127.0.0.1:0", "--speed", "200", "--events", f"tcp://127.0.0.1:{port}")
-    try:
-        one = Engine.__new__(Engine)
-        one.mock, one.port = mock, mock.ports()[0]
-        one.name = f"127.0.0.1:{one.port}"
-        one.url = f"http://{one.name}"
-        router = serve(replicas=[f"{one.url},events=bind:tcp://127.0.0.1:{port}"])
-        wait_stream(router, one, connected=True)
-        # Without replay the past is not known; from batch 0 on nothing is missing.
-        first = [one.fill(prompt(20))]
-        status = wait_for(lambda: (lambda s: s if s["batches"] else None)(stream(router, one)), what="a batch")
-        assert first == [0] and status["blocks"] == 20
-    finally:
-        mock.stop()
-
-
-def test_a_late_router_learns_what_is_cached(engine, serve):
-    """Field report: subscriptions carry changes only; the replay from 0 is the starting state."""
-    one, two = engine(), engine()
-    mine = [prompt(20) for _ in range(6)]
-    for text in mine[:3]:
-        one.fill(text)
-    for text in mine[3:]:
-        two.fill(text)
-    router = serve(replicas=[f"{e.url},events=auto" for e in (one, two)])
-    for e in (one, two):
-        assert wait_stream(router, e, state="live", trusted=True, blocks=60)["batches"] == 3
-    assert router.replica(one.name)["residency"] == "events"
-
-
-def test_an_engine_without_events_says_why(serve):
-    mock = Mock("--listen", "127.0.0.1:0")
-    try:
-        (port,) = mock.ports()
-        router = serve(replicas=[f"http://127.0.0.1:{port},events=auto"])
-        # vLLM without /kv_event_sources: the rule of ports, where nobody is.
-        status = wait_for(lambda: (lambda s: s if s.get("endpoint") else None)(router.replica(f"127.0.0.1:{port}")["events"]))
-        assert status["endpoint"] == "tcp://127.0.0.1:5557" and status["replay"] == "tcp://127.0.0.1:5558"
-        assert not status["trusted"]
-        assert router.replica(f"127.0.0.1:{port}")["residency"] == "history"
-        answer = router.post("/v1/completions", {"model": "mock", "prompt": prompt(20), "max_tokens": 1})
-        assert answer.status == 200
-    finally:
-        mock.stop()
-
-
-def test_without_events_there_is_no_status(engine, serve):
-    one = engine()
-    router = serve(replicas=[one.url])
-    router.wait_ready(one)
-    assert router.replica(one.name)["events"] is None
-    assert router.replica(one.name)["residency"] == "history"
-
-
 # ---- evictions and resets
 
 def test_evictions_are_followed(engine, serve):
@@ -672,7 +555,7 @@ def test_a_reload_follows_another_source(engine, serve, tmp_path):
     one = engine()
     where = one.events()
     file = tmp_path / "k.yaml"
-    file.write_text(f"replicas:\n  - {{ url: {one.url}, name: a }}\n")
+    file.write_text(f"replicas:\n  - {{ url: {one.url}, name: a, events: off }}\n")
     router = serve("--config", str(file))
     wait_for(lambda: router.replica("a")["state"] == "ready")
     assert router.replica("a")["events"] is None

@@ -2,10 +2,13 @@
 """GET /kvroute/ledger against what the engines themselves counted, and against really routing in another way."""
 import json
 import random
+import re
 import signal
+import time
 
 import pytest
 
+from client import chat_body
 from harness import kvroute, wait_for
 from texts import text, turns
 
@@ -77,6 +80,28 @@ def test_the_account_is_the_engines_own(fleet):
     assert found["questions"]["hit_rate_tokens"] > 0.6
 
 
+def test_what_has_no_name_has_one_name_everywhere(fleet, tmp_path):
+    capture, log = tmp_path / "capture", tmp_path / "access"
+    router, _ = fleet.start(2, "--shadow", "--capture", capture, "--access-log", log)
+    for messages in turns(3, "nameless", 800):
+        assert router.chat(messages).status == 200
+    assert router.chat(text(800), [("x-kvroute-workload", "agents")]).status == 200
+    page = wait_for(lambda: (lambda p: p if p["shadow"]["requests"] == 4 and not p["shadow"]["in_flight"] else None)(ledger(router)), what="both sides")
+    wait_for(lambda: capture.read_text().count("\n") == log.read_text().count("\n") == 4, what="all are written")
+    wanted = {"default": 3, "agents": 1}
+    assert {account["name"]: life(account)["requests"] for account in page["accounts"]["workload"]} == wanted
+    assert {account["name"]: life(account)["requests"] for account in page["shadow"]["accounts"]["workload"]} == wanted
+    told = [[json.loads(line)["workload"] for line in file.read_text().splitlines()] for file in (capture, log)]
+    told.append([one["workload"] for one in router.admin_request("GET", "/kvroute/decisions").json["decisions"]])
+    metrics = router.metrics()
+    for names in told:
+        assert {name: names.count(name) for name in wanted} == wanted and len(names) == 4
+    assert {name: metrics.sum("requests_total", workload=name) for name in wanted} == wanted
+    sums = named(page["accounts"]["workload"])["default"]
+    assert metrics.sum("account_tokens_total", workload="default", part="won") == sums["won_tokens"] > 0
+    assert metrics.sum("account_tokens_total", workload="default") == sums["prompt_tokens"]
+
+
 def test_families_found_are_families_sent(fleet):
     router, _ = fleet.start(2)
     for number in range(80):
@@ -118,6 +143,37 @@ def test_it_can_be_switched_off(fleet):
     page = ledger(router)
     assert page["ledger"] is None and "accounts" not in page and page["lookups"] == 1
     assert router.admin_request("GET", "/kvroute/ledger?by=nonsense").status == 400
+
+
+def test_a_name_that_no_family_answers_to_is_told(fleet, tmp_path):
+    file = tmp_path / "kvroute.yaml"
+    file.write_text("policy: kv\n")
+    router, _ = fleet.start(2, "--config", file, "--seed", "7")
+    send_families(router)
+    right, other = sorted(families_of(router))
+    wrong = right[:-1] + ("0" if right[-1] != "0" else "1")     # a slip of the finger
+    assert wrong != other
+    file.write_text(f"families: {{ support-bot: {right}, 'night \"shift\"': {wrong} }}\n")
+    router.signal(signal.SIGHUP)
+    wait_for(lambda: families_of(router)[right] == "support-bot", what="names")
+    with router.connect() as conn:
+        for number in range(299):
+            conn.request("POST", "/v1/chat/completions", [], chat_body(text(60, f"unlike-{number}")))
+            assert conn.response().status == 200
+        time.sleep(2.2)         # two looks
+        assert "no prompt of" not in router.err and ledger(router)["ledger"]["families_unseen"] == []
+        for number in range(301):   # what came before the first look is not counted
+            conn.request("POST", "/v1/chat/completions", [], chat_body(text(60, f"more-{number}")))
+            assert conn.response().status == 200
+    said = wait_for(lambda: re.search(f'family night "shift": no prompt of {wrong} in ([0-9]+) requests', router.err),
+                    what="the warning")
+    assert 300 <= int(said[1]) <= 600
+    assert ledger(router)["ledger"]["families_unseen"] == ['night "shift"']
+    assert router.err.count("no prompt of") == 1
+    # With the right name nothing is doubted any more.
+    file.write_text(f"families: {{ support-bot: {right} }}\n")
+    router.signal(signal.SIGHUP)
+    wait_for(lambda: ledger(router)["ledger"]["families_unseen"] == [], what="no doubt")
 
 
 def test_unknown_is_not_zero(fleet):

@@ -162,13 +162,23 @@ def test_what_cannot_be_reported_is_said(hub, fleet, tmp_path, served):
     assert done.status == 1 and "0 with a known prompt" in done.err and "Come back after 200 more" in done.err
     done = kvroute("report", served.admin_url, "--html", tmp_path / "no" / "page.html")
     assert done.status == 1 and "page.html" in done.err
+    # Before anything is asked.
+    done = kvroute("report", "http://127.0.0.1:1", "--html", tmp_path / "no" / "page.html")
+    assert done.status == 1 and "page.html: No such file" in done.err and "connect" not in done.err
+    assert kvroute("report", "http://127.0.0.1:1", "--html", tmp_path / "page.html").status == 1
+    assert not (tmp_path / "page.html").exists()
     for args in [["ftp://x"], ["--window", "2h"], ["--price", "much"], ["--token-file", tmp_path / "none"]]:
         assert kvroute("report", *args).status == 2, args
     engine = Engine(hub)
     guarded = Router(replicas=[engine], env={"KVROUTE_ADMIN_TOKEN": "s3cret"})
     try:
         done = kvroute("report", guarded.admin_url)
-        assert done.status == 1 and "wants its admin token" in done.err
+        assert done.status == 1 and "wants its admin token" in done.err and "--token-file" in done.err
+        done = kvroute("report", guarded.admin_url, env={"KVROUTE_ADMIN_TOKEN": "wrong"})
+        assert done.status == 1 and "another admin token than the one from KVROUTE_ADMIN_TOKEN" in done.err
+        (tmp_path / "token").write_text("wrong\n")
+        done = kvroute("report", guarded.admin_url, "--token-file", tmp_path / "token")
+        assert done.status == 1 and "the one from --token-file" in done.err and "--admin-token" in done.err
         done = kvroute("report", guarded.admin_url, env={"KVROUTE_ADMIN_TOKEN": "s3cret"})
         assert done.status == 1 and "too few requests" in done.err
     finally:

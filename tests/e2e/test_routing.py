@@ -251,6 +251,29 @@ def test_every_policy_serves(fleet, policy):
     assert router.admin_request("GET", "/kvroute/config").json["policy"] == policy
 
 
+@pytest.mark.parametrize("policy", ["random", "power_of_two"])
+def test_same_seed_gives_the_same_choices(fleet, policy):
+    engines = [fleet.engine() for _ in range(4)]
+    prompts = [text(300, f"chosen-{number}") for number in range(24)]
+
+    def choices(*seed):
+        router = fleet.router("--policy", policy, *seed, replicas=engines)
+        for engine in engines:
+            router.wait_ready(engine)
+        # One at a time, with nothing in flight: then of two random ones any may be the less busy.
+        found = []
+        for prompt in prompts:
+            router.wait_idle()
+            found.append(router.chat(prompt).replica)
+        router.terminate()
+        assert router.wait_exit() == 0
+        return found
+    first = choices("--seed", "5")
+    assert len(set(first)) > 1
+    assert choices("--seed", "5") == first
+    assert choices("--seed", "6") != first and choices() != first
+
+
 def test_same_seed_gives_the_same_keys(fleet):
     engines = [fleet.engine()]
     body = chat_body(text(3000))

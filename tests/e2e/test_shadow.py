@@ -129,35 +129,25 @@ def ask(router, arrivals, clients):
 
 
 @pytest.mark.parametrize("clients", [1, 6])
-def test_agrees_on_a_fleet_of_small_caches_and_queues(fleet, mocks, clients):
-    """Caches hold a part of what is asked for, and answers take their time. Time is the machine's, and where it stalls for
-    a second two real runs differ by more than this test allows: so there are three attempts."""
+def test_small_caches_and_queues(fleet, mocks, clients):
+    """Caches hold a part of what is asked for, and answers take their time. That what is told is what kv really reuses there
+    is shown by router/shadow_engines_test.c, where time is counted: here it is the machine's, and a stall among the first
+    answers teaches the router that some replicas are slow, so no two runs need to agree."""
     arrivals = groups_and_sessions(240, f"small-{clients}")
-    options = ["--capacity-blocks", 900, "--speed", 25, "--preset", "llama3-8b-h100"]
-    rates = []
-    for _ in range(3):
-        router = fleet.router("--shadow", replicas=mocks(4, *options))
-        ask(router, arrivals, clients)
-        found = shadow(router, len(arrivals))
-        other = fleet.router("--policy", "kv", replicas=mocks(4, *options))
-        ask(other, arrivals, clients)
-        other.wait_idle()
-        real = life(page(other)["accounts"]["all"][0])
-        rates.append((found["kv"]["hit_rate"], real["observed_tokens"] / real["prompt_tokens"]))
-        if abs(rates[-1][0] - rates[-1][1]) < 0.02:
-            break
-    assert abs(rates[-1][0] - rates[-1][1]) < 0.02, rates
-    assert found["kv"]["hit_rate"] > found["actual"]["hit_rate"] + 0.05
-    # Work avoided is told for both at the same learned speeds, so it is in proportion to the tokens.
+    router = fleet.router("--shadow", replicas=mocks(4, "--capacity-blocks", 900, "--speed", 25, "--preset", "llama3-8b-h100"))
+    ask(router, arrivals, clients)
+    found = shadow(router, len(arrivals))
     kv, actual = found["kv"], found["actual"]
+    assert found["prompt_tokens"] == life(page(router)["accounts"]["all"][0])["prompt_tokens"]
+    assert actual["hit_rate"] == pytest.approx(actual["hit_rate_observed"], abs=1e-6)
+    assert kv["hit_rate"] > actual["hit_rate"] + 0.05
+    # Work avoided is told for both at the same learned speeds, so it is in proportion to the tokens.
     assert kv["avoided_s"] > actual["avoided_s"] > 0
     per_token = [side["avoided_s"] / (side["avoided_tokens"] - side["untimed_tokens"]) for side in (kv, actual)]
     assert per_token[0] == pytest.approx(per_token[1], rel=0.25)
     assert 0 < kv["ttft_s"]["mean"] < actual["ttft_s"]["mean"]
     assert actual["ttft_observed_s"]["mean"] > 0 and kv["ttft_calibrated_s"] < actual["ttft_observed_s"]["mean"]
-    # The virtual fleet is as even as the real one was under kv, roughly.
-    balance = page(other)["balance"]["real"]["requests"]["max_mean"]
-    assert kv["balance"]["requests"]["max_mean"] == pytest.approx(balance, abs=0.5)
+    assert kv["balance"]["requests"]["max_mean"] < 2 and actual["balance"]["requests"]["max_mean"] < 1.1
 
 
 # ---- nothing is left over
@@ -249,6 +239,9 @@ def test_alone_it_routes_in_turn(fleet):
     assert [len(engine.requests) for engine in engines] == [3, 3]
     found = shadow(router, 6)
     assert found["mode"] == "on" and found["actual"]["policy"] == "round_robin" and found["kv"]["policy"] == "kv"
+    looks = wait_for(lambda: (lambda out: out if "shadow: kv would have reused" in out else None)(
+        kvroute("top", router.admin_url, "--once").out), what="both sides in top")
+    assert "\nkv (shadow)" in looks
     # Two caches are filled in turn, where one would have done.
     assert found["kv"]["hit_rate"] > found["actual"]["hit_rate"] + 0.1
     off, _ = fleet.start(1)
@@ -345,6 +338,11 @@ def test_a_mirror_answers_at_once_and_measures(fleet):
     assert {entry["state"] for entry in router.replicas().values()} == {"ready"}
     accounts = {account["name"] for account in found["accounts"]["workload"]}
     assert {"agents", "questions", "once"} <= accounts
+    # What is told of it to people is told as a prediction.
+    seen = json.loads(kvroute("report", router.admin_url, "--json", "--min-requests", "10").out)
+    assert seen["mirror"] is True and seen["shadow"] is True
+    assert any("every figure here is predicted" in reason for reason in seen["verdict"]["reasons"])
+    assert "\nmirror: kv would have reused " in kvroute("top", router.admin_url, "--once").out
 
 
 def test_a_mirror_contacts_nobody(fleet):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Token ids of prompts are learned in the background: no request waits for them, and what they are for works."""
 import asyncio
+import itertools
 import json
 import time
 
@@ -8,6 +9,7 @@ import pytest
 
 from client import chat_body, fetch
 from harness import together, wait_for
+from test_alarms import wait_over, wait_raised
 from test_events import engine, prompt, serve, wait_caught_up, wait_stream  # noqa: F401
 from texts import turns
 
@@ -143,6 +145,64 @@ def test_a_tokenizer_that_does_not_help(fleet, engine, serve, status, result):  
     again = router.chat(messages, model="mock", max_tokens=1)
     cached = again.json["usage"]["prompt_tokens_details"]["cached_tokens"]
     assert cached > 500 and abs(again.match - cached) <= 32, (again.match, cached)
+
+
+def test_a_tokenizer_that_only_fails_is_said_aloud(fleet, engine, serve):  # noqa: F811
+    front = Front(fleet, engine())
+
+    async def broken(_request, out):
+        await out.whole(500, {"error": {"message": "no tokenizer"}})
+    front.tokenize = broken
+    router = listening(serve, front, "--metrics-interval", "100ms")
+    numbers = itertools.count()
+
+    def ask():
+        assert router.chat(talk(f"fails {next(numbers)}", 400), model="mock", max_tokens=1).status == 200
+        time.sleep(0.1)
+    text = wait_raised(router, "tokenizer_fails", front.engine, work=ask)
+    assert "/tokenize: status 500" in text
+    assert learned(router, "failed") >= 5
+    front.tokenize = None
+    wait_over(router, "tokenizer_fails", front.engine, work=ask)
+
+
+def test_the_first_prompt_of_all(fleet, engine, serve):  # noqa: F811
+    """No event has told the size of blocks yet, and it is not the usual one: the engine's metrics have it."""
+    front = Front(fleet, engine("--block-tokens", "32"))
+    router = serve(replicas=[front.replica()])
+    router.wait_ready(front.engine.name)
+    wait_stream(router, front.engine, state="live", trusted=True)
+    wait_for(lambda: router.replica(front.engine)["load_known"], what="its metrics were read")
+    messages = talk(f"first {time.time()}", 2000)
+    first = router.chat(messages, model="mock", max_tokens=1)
+    assert first.match == 0
+    wait_for(lambda: learned(router) == 1, what="learned")
+    wait_caught_up(router, front_name(front, front.mock), block_tokens=32)
+    again = router.chat(messages, model="mock", max_tokens=1)
+    cached = again.json["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert again.match == cached > 300
+    assert router.chat(messages, model="mock", max_tokens=1).status == 200
+    assert len(front.asked) == 1, "it was known for blocks of the right size"
+
+
+@pytest.mark.parametrize("spelling", ["as it is", "escaped"])
+def test_a_text_that_grows(fleet, engine, serve, spelling):  # noqa: F811
+    """Each prompt begins with the whole one before, which ended anywhere: what is cached is known to the block."""
+    front = Front(fleet, engine())
+    router = listening(serve, front)
+    text = prompt(50)[:-21]
+    for turn in range(8):
+        text += f" and more {turn} " + "fghi " * (3 + 7 * turn)
+        body = json.dumps({"model": "mock", "prompt": text, "max_tokens": 1})
+        if spelling == "escaped":
+            body = body.replace("f", "\\u0066")
+        answer = router.post("/v1/completions", body.encode(), [("Content-Type", "application/json")])
+        cached = answer.json["usage"]["prompt_tokens_details"]["cached_tokens"]
+        assert abs(answer.match - cached) <= 16 and (cached > 700 or not turn), (turn, answer.match, cached)
+        wait_for(lambda n=turn: learned(router) == n + 1, what="learned")
+        wait_caught_up(router, front_name(front, front.mock))
+        # What was sent there just now must not be what is known.
+        wait_for(lambda b=body: router.match_of(b.encode(), front.engine, "/v1/completions") > 0, what="its events")
 
 
 def test_switched_off(fleet, engine, serve):  # noqa: F811

@@ -49,13 +49,17 @@ OPTIONS = {
 }
 
 
-@pytest.fixture(scope="session")
+def running_at(port, options):
+    """One that was started by hand."""
+    return Server(f"http://127.0.0.1:{port} tcp://127.0.0.1:{port + 1000} tcp://127.0.0.1:{port + 2000}", options)
+
+
+@pytest.fixture(scope="module")
 def servers():
     port = {"vllm": 9301, "sglang": 9501}[ENGINE]
     running = os.environ.get("KVROUTE_ENGINE_PORT")     # two that were started by hand, with the same options
     if running:
-        yield [Server(f"http://127.0.0.1:{p} tcp://127.0.0.1:{p + 1000} tcp://127.0.0.1:{p + 2000}", OPTIONS[ENGINE])
-               for p in (int(running), int(running) + 1)]
+        yield [running_at(int(running) + n, OPTIONS[ENGINE]) for n in range(2)]
         return
     started = start(2, port, OPTIONS[ENGINE])
     yield started
