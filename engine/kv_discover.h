@@ -38,6 +38,7 @@ void engine_kv_guess(uint32_t rank, struct engine_kv_source *ret);
 
 /* Is this endpoint on the replica's host, as it is written there, or on whatever host it is? */
 bool engine_kv_same_host(const char *endpoint, const char *host);
+
 /*
  * An endpoint with the replica's host in the place of "*", "0.0.0.0", "[::]" or an empty one, and the rank
  * added to its port. False: it is none of tcp://HOST:PORT and ipc://PATH, or too long.

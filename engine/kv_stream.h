@@ -64,6 +64,9 @@ struct engine_stream_todo {
         const char *log; /* a line worth logging, or NULL */
 };
 
+#define ENGINE_STREAM_CHECK_NS UINT64_C(15000000000) /* usual check_ns */
+#define ENGINE_STREAM_TICK_NS  UINT64_C(100000000)   /* between two calls of engine_stream_tick */
+
 struct engine_stream_options {
         bool has_replay;     /* there is a replay socket */
         uint64_t relearn_ns; /* without a fault, then it is trusted again */

@@ -10,6 +10,9 @@
 #define RATIO_MAX         1.5
 #define ANSWER_YIELD_STEP (1.0 / 8)
 #define LENGTH_STEP       (1.0 / 128)
+#define LENGTH_FIRST_MAX  4096.0   /* tokens that the first answer counts at most */
+#define LENGTH_OUTLIER    8.0      /* times the mean, that a later one does */
+#define LENGTH_MAX        131072.0 /* the mean */
 
 void kvr__models_init(struct kvr__models *models, double default_ratio)
 {
@@ -69,8 +72,15 @@ void kvr__model_learn(struct kvr__model *model, uint32_t tokens, uint32_t units)
 
 void kvr__model_learn_length(struct kvr__model *model, double tokens)
 {
+        double most = model->answer_tokens > 0 ? model->answer_tokens * LENGTH_OUTLIER : LENGTH_FIRST_MAX;
+
+        /* Whatever one engine says of one answer, waits everywhere hang on it. */
+        if (tokens > most)
+                tokens = most;
         model->answer_tokens +=
                 model->answer_tokens > 0 ? (tokens - model->answer_tokens) * LENGTH_STEP : tokens;
+        if (model->answer_tokens > LENGTH_MAX)
+                model->answer_tokens = LENGTH_MAX;
 }
 
 void kvr__model_learn_answer(struct kvr__model *model, double credited, double found)

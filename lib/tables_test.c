@@ -131,6 +131,28 @@ static void ratios_follow_the_text(void **state)
         assert_null(kvr__models_find(&models, 6));
 }
 
+/* One engine that lies of one answer must not turn all hits away. */
+static void answers_beyond_belief_count_little(void **state)
+{
+        static struct kvr__models models;
+
+        (void)state;
+        kvr__models_init(&models, 0.25);
+        struct kvr__model *model = kvr__models_get(&models, 5);
+
+        kvr__model_learn_length(model, 1e15);
+        assert_near(model->answer_tokens, 4096, 0);
+        model->answer_tokens = 200;
+        kvr__model_learn_length(model, 1e15);
+        assert_near(model->answer_tokens, 200 + 1400 / 128.0, 1e-9);
+        for (int i = 0; i < 10000; i++)
+                kvr__model_learn_length(model, 1e15);
+        assert_near(model->answer_tokens, 131072, 0);
+        for (int i = 0; i < 2000; i++)
+                kvr__model_learn_length(model, 200);
+        assert_near(model->answer_tokens, 200, 1);
+}
+
 static void the_model_used_longest_ago_makes_room(void **state)
 {
         static struct kvr__models models;
@@ -396,6 +418,7 @@ int main(void)
                 cmocka_unit_test(owners_keep_the_latest),
                 cmocka_unit_test(owners_agree_with_a_plain_list),
                 cmocka_unit_test(ratios_follow_the_text),
+                cmocka_unit_test(answers_beyond_belief_count_little),
                 cmocka_unit_test(the_model_used_longest_ago_makes_room),
                 cmocka_unit_test(tickets_come_back),
                 cmocka_unit_test(wait_is_tokens_less_what_must_be_done),

@@ -160,8 +160,7 @@ static enum kvr_status ask(struct admin *admin, struct net_exchange *exchange, e
         if (status != KVR_OK)
                 return status;
         request.model = config_alias_target(config, prompt->model);
-        if (prompt->id_count && fleet_has_adapter(fleet, request.model))
-                request.adapter = request.model;
+        identify_adapter(fleet, &request);
         request.affinity = affinity_of(head, config, prompt, sizeof((struct exchange *)0)->affinity);
         request.pinned = kvr_response_owner(proxy->router, prompt->previous_id);
         return kvr_explain(proxy->router, &request, ret_decision, ret_candidates, CANDIDATES_MAX, ret_count,

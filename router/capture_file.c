@@ -128,17 +128,29 @@ static int push(const struct capture_file *file, unsigned number, unsigned files
         return error;
 }
 
-/* The file stays open until there is another one. */
+/* Nobody moved it away, and so perhaps put another one there. */
+static bool is_in_place(const struct capture_file *file)
+{
+        struct stat opened, named;
+
+        return !fstat(file->fd, &opened) && !stat(file->path, &named) && is_same(&opened, &named);
+}
+
+/*
+ * The file stays open until there is another one. What was moved once is not moved again when there was none: each
+ * try would delete the oldest.
+ */
 static int rotate(struct capture_file *file, unsigned files)
 {
-        struct capture_file old = *file;
+        struct capture_file old;
         int error = 0;
 
-        for (unsigned number = files ? files - 1 : 0; !error; number--) {
+        for (unsigned number = files ? files - 1 : 0; !error && is_in_place(file); number--) {
                 error = push(file, number, files);
                 if (!number)
                         break;
         }
+        old = *file;
         if (!error)
                 error = open_path(file);
         if (error)

@@ -162,6 +162,53 @@ static void test_a_name_that_another_took(void **state)
         capture_file_close(&file);
 }
 
+/* The same, and then the old one is full: the other's file is not put aside for it. */
+static void test_the_file_of_another_is_not_moved(void **state)
+{
+        struct capture_file file, second;
+        char moved[128];
+        size_t written;
+
+        (void)state;
+        assert_int_equal(capture_file_open(&file, path, true, 3), 0);
+        put(&file, "a\n", 4, 3);
+        numbered(moved, sizeof moved, 7);
+        assert_int_equal(rename(path, moved), 0);
+        assert_int_equal(capture_file_open(&second, path, true, 3), 0);
+        put(&second, "s\n", 4, 3);
+        assert_int_equal(capture_file_write(&file, KVR_SLICE("bcd\n"), 4, 3, &written), EBUSY);
+        assert_string_equal(content(0), "s\n");
+        assert_string_equal(content(1), "-");
+        capture_file_close(&second);
+        capture_file_close(&file);
+}
+
+/* There is no new one to be had, however often it is tried: what was put aside stays where it is. */
+static void test_no_new_file_to_be_had(void **state)
+{
+        struct rlimit limit, none;
+        struct capture_file file;
+        size_t written;
+
+        (void)state;
+        assert_int_equal(capture_file_open(&file, path, true, 3), 0);
+        put(&file, "a\nb\nc\n", 2, 3);
+        assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+        none = limit;
+        none.rlim_cur = 0;
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+        for (int i = 0; i < 5; i++)
+                assert_int_equal(capture_file_write(&file, KVR_SLICE("d\n"), 2, 3, &written), EMFILE);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+        assert_string_equal(content(0), "-");
+        assert_string_equal(content(1), "c\n");
+        assert_string_equal(content(2), "b\n");
+        put(&file, "d\n", 2, 3);
+        assert_string_equal(content(0), "d\n");
+        assert_string_equal(content(1), "c\n");
+        capture_file_close(&file);
+}
+
 static void test_one_file_is_begun_anew(void **state)
 {
         struct capture_file file;
@@ -285,6 +332,8 @@ int main(void)
                 cmocka_unit_test_setup_teardown(test_up_to_its_size_to_the_byte, up, down),
                 cmocka_unit_test_setup_teardown(test_one_at_a_time, up, down),
                 cmocka_unit_test_setup_teardown(test_a_name_that_another_took, up, down),
+                cmocka_unit_test_setup_teardown(test_the_file_of_another_is_not_moved, up, down),
+                cmocka_unit_test_setup_teardown(test_no_new_file_to_be_had, up, down),
                 cmocka_unit_test_setup_teardown(test_one_file_is_begun_anew, up, down),
                 cmocka_unit_test_setup_teardown(test_an_earlier_one_is_put_aside, up, down),
                 cmocka_unit_test_setup_teardown(test_moved_away_and_opened_again, up, down),

@@ -49,11 +49,37 @@ static void stop_following(struct probe *probe)
         probe->events_followed = false;
 }
 
+/* Another replica that is followed at the same place: one of the two is not what is told of there. */
+static const struct probe *follower_of(const struct probe *probe, const struct events_source *source)
+{
+        for (const struct probe *other = probe->control->probes; other; other = other->next) {
+                if (other != probe && other->events_followed && source->mode == EVENTS_CONNECT &&
+                    other->events_source.mode == EVENTS_CONNECT &&
+                    strcmp(other->events_source.events, source->events) == 0 &&
+                    strcmp(other->events_source.topic, source->topic) == 0)
+                        return other;
+        }
+        return NULL;
+}
+
 static void follow(struct probe *probe, const struct events_source *source)
 {
         struct control *control = probe->control;
+        const struct probe *other = follower_of(probe, source);
+        char why[EVENTS_ERROR_MAX];
 
-        probe->events_why[0] = '\0';
+        if (other) {
+                snprintf(why, sizeof why,
+                         "%.60s is where replica %.50s publishes: say events=tcp://HOST:PORT for each",
+                         source->events, probe_name(other));
+                if (is_offered(probe))
+                        stop_following(probe);
+                cannot(probe, why);
+                if (is_offered(probe))
+                        return;
+        } else {
+                probe->events_why[0] = '\0';
+        }
         if (probe->events_followed && memcmp(source, &probe->events_source, sizeof *source) == 0)
                 return;
         if (!events_follow(control->options.events, probe->target->id, probe_name(probe), source))
@@ -126,13 +152,19 @@ static void follow_found(struct probe *probe, const struct engine_kv_source *sou
                 snprintf(why, sizeof why,
                          "it has %u data-parallel ranks, each with a cache of its own: say ranks=%u",
                          source->ranks, source->ranks);
-        /* What an engine says must not by itself make this router connect anywhere. */
-        else if (is_offered(probe) &&
-                 (!engine_kv_same_host(source->events, spec->host) ||
-                  (source->replay[0] && !engine_kv_same_host(source->replay, spec->host))))
-                snprintf(why, sizeof why,
-                         "it publishes at %.80s, which is not its own host: say events=auto if that is right",
-                         source->events);
+        else if (is_offered(probe)) {
+                /* What an engine says must not by itself make this router connect anywhere. */
+                const char *far = !engine_kv_same_host(source->events, spec->host) ? source->events
+                                  : source->replay[0] && !engine_kv_same_host(source->replay, spec->host)
+                                          ? source->replay
+                                          : NULL;
+
+                if (far)
+                        snprintf(why, sizeof why,
+                                 "it publishes at %.80s, which is not its own host: say events=auto if that "
+                                 "is right",
+                                 far);
+        }
         if (why[0]) {
                 stop_following(probe);
                 cannot(probe, why);

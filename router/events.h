@@ -30,8 +30,7 @@
 #define EVENTS_WAITING_MAX \
         4096                 /* messages that wait in a socket; more are dropped, and had again by replay */
 #define EVENTS_POLLED_MAX 64 /* polled answers that wait to be taken in */
-#define EVENTS_CHECK_NS   15000000000ULL
-#define EVENTS_TICK_MS    100
+#define EVENTS_TICK_MS    ((long)(ENGINE_STREAM_TICK_NS / 1000000))
 #define EVENTS_REOPEN_NS  5000000000ULL /* without a connection: the socket is made anew */
 #define EVENTS_BURST      64            /* messages of one socket before the others get their turn */
 

@@ -23,8 +23,8 @@ struct held_batch {
         char bytes[];
 };
 
-/* Hashes of removals that reach the library in one call: engines name one at a time, and one at a time costs the index
- * four times as much. */
+/* Hashes of removals that reach the library in one call: engines name one at a time, and a call with one block costs
+ * the index many times what a block in a longer call costs (docs/benchmarks.md). */
 #define EVENTS_JOIN_MAX 256
 
 struct stream {

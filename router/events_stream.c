@@ -301,7 +301,7 @@ void stream_begin(struct stream *stream, uint64_t now_ns)
         struct engine_stream_options options = {.has_replay = stream->own.source.replay[0] != '\0' &&
                                                               stream->own.source.mode != EVENTS_POLL,
                                                 .relearn_ns = stream->events->options.relearn_ns,
-                                                .check_ns = EVENTS_CHECK_NS};
+                                                .check_ns = ENGINE_STREAM_CHECK_NS};
         enum kvr_status status = kvr_events_trust(stream->events->options.router, stream->id, false);
 
         drop_held(stream);

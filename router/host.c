@@ -52,11 +52,11 @@ uint64_t host_random64(void *ctx)
 }
 
 /* The seed is a secret (it is the prompt keys' too), and choices can be watched. */
-void host_chance_init(struct host_chance *chance, uint64_t seed)
+void host_chance_init(struct host_chance *chance, uint64_t seed, const char *who)
 {
         static const struct siphash_key domain = {0x63686f6963652d31ull, 0x6b65792d6f662d69ull};
 
-        atomic_init(&chance->state, siphash_pair(&domain, seed, 1));
+        atomic_init(&chance->state, siphash_pair(&domain, seed, siphash(&domain, who, strlen(who))));
 }
 
 uint64_t host_chance64(void *ctx)

@@ -16,11 +16,14 @@ uint64_t host_now_ns(void *ctx);
  */
 void host_hold_time(uint64_t now_ns);
 uint64_t host_random64(void *ctx);
-/* Chance that a seed decides: equal seeds give equal numbers, one after the other over all threads. */
+/*
+ * Chance that a seed decides: equal seeds of the same `who` give equal numbers, one after the other over all
+ * threads. Routers that work together share a seed, and must not choose alike.
+ */
 struct host_chance {
         atomic_ullong state;
 };
-void host_chance_init(struct host_chance *chance, uint64_t seed);
+void host_chance_init(struct host_chance *chance, uint64_t seed, const char *who);
 /* For struct kvr_env; ctx is a struct host_chance. */
 uint64_t host_chance64(void *ctx);
 

@@ -128,6 +128,12 @@ void identify_workload(struct exchange *exchange)
 }
 
 /* "/v1/responses/resp_123/cancel" -> the replica that made resp_123. */
+void identify_adapter(const struct fleet_snapshot *fleet, struct kvr_request *request)
+{
+        if (request->prompt && request->prompt->id_count && fleet_has_adapter(fleet, request->model))
+                request->adapter = request->model;
+}
+
 void identify_owner(struct exchange *exchange)
 {
         static const char prefix[] = "/v1/responses/";

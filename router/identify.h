@@ -45,6 +45,8 @@ struct kvr_slice identify_body(const struct exchange *exchange);
  */
 KVR_MUST_USE enum kvr_status identify_again(struct exchange *exchange, struct kvr_prompt *ret,
                                             struct kvr_error *err);
+/* Token ids do not tell whether a model's name is an adapter's: then the fleet does. */
+void identify_adapter(const struct fleet_snapshot *fleet, struct kvr_request *request);
 /* "/v1/responses/resp_123/cancel" goes to the replica that made resp_123. */
 void identify_owner(struct exchange *exchange);
 /* Names the workload by the configured rules, unless the client named it. */

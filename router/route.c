@@ -241,8 +241,7 @@ static void route_with(struct exchange *exchange, const struct kvr_prompt *promp
                 take_mirrored(exchange, &request);
                 return;
         }
-        if (prompt && prompt->id_count && fleet_has_adapter(worker->fleet, request.model))
-                request.adapter = request.model;
+        identify_adapter(worker->fleet, &request);
         explain_log(exchange, &request);
         status = kvr_decide(worker->proxy->router, &request, &exchange->decision, &exchange->ticket, &err);
         if (status == KVR_E_NO_REPLICA) {

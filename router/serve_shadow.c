@@ -2,20 +2,35 @@
 /* The shadow of the serve command: made at the start, ticked, and spoken of once a minute and at the end. */
 #include "serve_int.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "host.h"
 
 #define SHADOW_TICK_MS   200
 #define SHADOW_SAY_TICKS (60000 / SHADOW_TICK_MS)
 
+/* This router among those that have its seed. */
+static void who_am_i(const struct router_config *config, char *ret, size_t size)
+{
+        char name[HOST_NAME_MAX + 1] = "";
+        const struct config_endpoint *listen = config->listen.count ? &config->listen.items[0] : NULL;
+
+        (void)gethostname(name, sizeof name - 1);
+        snprintf(ret, size, "%s %s:%u", name, listen ? listen->host : "", listen ? listen->port : 0U);
+}
+
 struct kvr_env serve_env(struct server *server, const struct router_config *config)
 {
         struct kvr_env env = {host_now_ns, host_random64, NULL};
 
         if (config->seed_given) {
-                host_chance_init(&server->chance, config->seed_value);
+                char who[HOST_NAME_MAX + REPLICA_HOST_MAX + 16];
+
+                who_am_i(config, who, sizeof who);
+                host_chance_init(&server->chance, config->seed_value, who);
                 env = (struct kvr_env){host_now_ns, host_chance64, &server->chance};
         }
         shadow_clock_init(&server->clock, &env);

@@ -127,8 +127,9 @@ static const char *take_line(void *ctx, const struct sim_access_line *line)
         log->last_s = fmax(log->last_s, line->end_s);
         if (line->answered && line->prompt > 0 && line->replica)
                 return take_answer(reader, line);
-        log->failed +=
-                !line->answered; /* what was answered without a replica, like the list of models, is neither */
+        /* What was answered without a replica, like the list of models, is neither. */
+        if (!line->answered)
+                log->failed++;
         return NULL;
 }
 

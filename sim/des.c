@@ -26,6 +26,12 @@ struct run {
         _Atomic uint64_t *progress;
 };
 
+bool sim__des_no_memory(const struct sim__des *des)
+{
+        snprintf(des->message, des->message_size, "out of memory");
+        return false;
+}
+
 /* ---- load --------------------------------------------------------------------------------------------- */
 
 static double alone_ms(const struct sim_cost *cost, uint32_t step_tokens, uint32_t tokens)
@@ -158,10 +164,8 @@ static bool dispatch(struct run *run, struct sim__des_request *request)
                 return true;
         }
         settle(des, request, KVR_END_REFUSED);
-        if (status == KVR_E_NOMEM) {
-                snprintf(des->message, des->message_size, "out of memory");
-                return false;
-        }
+        if (status == KVR_E_NOMEM)
+                return sim__des_no_memory(des);
         give_up(run, request, &des->result.rejected);
         return true;
 }
@@ -361,10 +365,7 @@ static bool on_report(struct run *run, uint64_t heard_ns, uint64_t at_ns)
                 return true;
         }
         run->next_report_ns += run->report_ns;
-        if (sim__des_brain_measure(des))
-                return true;
-        snprintf(des->message, des->message_size, "out of memory");
-        return false;
+        return sim__des_brain_measure(des) || sim__des_no_memory(des);
 }
 
 static bool run_all(struct run *run)
@@ -500,16 +501,12 @@ static bool run_init(struct run *run)
         des->keys = malloc(blocks * sizeof(*des->keys));
         des->requests = calloc(des->trace->row_count, sizeof(*des->requests));
         if (!des->keys || !des->requests || !engines_init(des) || !changes_init(run) ||
-            !sim_windows_init(&des->windows, des->options->replicas) || !sim__des_arrivals_init(des)) {
-                snprintf(des->message, des->message_size, "out of memory");
-                return false;
-        }
+            !sim_windows_init(&des->windows, des->options->replicas) || !sim__des_arrivals_init(des))
+                return sim__des_no_memory(des);
         run->next_report_ns = SIM_NEVER;
         if (sim_des_rule_exists(des->options->policy)) {
                 des->rules = sim__des_rules_new(des);
-                if (!des->rules)
-                        snprintf(des->message, des->message_size, "out of memory");
-                return des->rules != NULL;
+                return des->rules || sim__des_no_memory(des);
         }
         run->report_ns = (uint64_t)(des->options->report_s * 1e9 + 0.5);
         if (run->report_ns)

@@ -8,9 +8,9 @@
  *                          └── load reports, every report_s ◄───────────────────────┘
  *
  * Everything that happens has a time in nanoseconds. What happens at one instant is done in this order:
- * engines (lowest number first), engines' messages, load reports, replicas lost, come back and restarted, arrivals (order
- * of the trace). Chance comes from the seed, so equal
- * options give equal results, whatever runs beside them.
+ * engines (lowest number first), engines' messages, load reports, replicas that are lost, that come back, that
+ * restart, arrivals (order of the trace). Chance comes from the seed, so equal options give equal results,
+ * whatever runs beside them.
  */
 #ifndef KVROUTE_SIM_DES_H
 #define KVROUTE_SIM_DES_H

@@ -58,10 +58,8 @@ static bool router_init(struct sim__des *des, struct sim__des_router *router)
         char name[16];
 
         router->replicas = calloc(options->replicas, sizeof(*router->replicas));
-        if (!router->replicas) {
-                snprintf(des->message, des->message_size, "out of memory");
-                return false;
-        }
+        if (!router->replicas)
+                return sim__des_no_memory(des);
         if (kvr_router_new(&settings, &env, &router->brain, &error) != KVR_OK)
                 goto failed;
         if (options->slots)
@@ -102,10 +100,8 @@ bool sim__des_brain_init(struct sim__des *des)
         des->points = malloc((blocks < KVR_POINTS_MAX ? blocks : KVR_POINTS_MAX) * sizeof(*des->points));
         des->routers = calloc(des->options->routers, sizeof(*des->routers));
         des->parser = des->options->token_ids ? kvr_parser_new() : NULL;
-        if (!des->points || !des->routers || (des->options->token_ids && !des->parser)) {
-                snprintf(des->message, des->message_size, "out of memory");
-                return false;
-        }
+        if (!des->points || !des->routers || (des->options->token_ids && !des->parser))
+                return sim__des_no_memory(des);
         for (uint32_t i = 0; i < des->options->routers; i++) {
                 if (!router_init(des, &des->routers[i]))
                         return false;
@@ -113,16 +109,11 @@ bool sim__des_brain_init(struct sim__des *des)
         if (!des->options->events && !des->options->oracle)
                 return true;
         des->prompt_ids = malloc(longest_prompt(des) * sizeof(*des->prompt_ids));
-        if (!des->prompt_ids) {
-                snprintf(des->message, des->message_size, "out of memory");
-                return false;
-        }
+        if (!des->prompt_ids)
+                return sim__des_no_memory(des);
         if (des->options->events)
                 return sim__des_events_init(des);
-        if (sim__des_oracle_init(des))
-                return true;
-        snprintf(des->message, des->message_size, "out of memory");
-        return false;
+        return sim__des_oracle_init(des) || sim__des_no_memory(des);
 }
 
 void sim__des_brain_fini(struct sim__des *des)
@@ -223,10 +214,8 @@ static bool prompt_parse(struct sim__des *des, uint32_t number, struct kvr_promp
                 add_number(body, (uint32_t)(ids[i / block] * block + i % block) & INT32_MAX);
         }
         sim_buf_puts(body, "]}");
-        if (body->failed) {
-                snprintf(des->message, des->message_size, "out of memory");
-                return false;
-        }
+        if (body->failed)
+                return sim__des_no_memory(des);
         if (kvr_prompt_parse(des->parser, KVR_API_COMPLETIONS, sim_buf_slice(body), &options, ret, &error) ==
             KVR_OK)
                 return true;
@@ -270,10 +259,8 @@ bool sim__des_brain_choose(struct sim__des *des, struct sim__des_request *reques
         }
         for (; ask.tried_count < request->tried_count; ask.tried_count++)
                 ask.tried[ask.tried_count] = router->replicas[request->tried[ask.tried_count]];
-        if (des->oracle && !sim__des_oracle_tell(des, number, request->row)) {
-                snprintf(des->message, des->message_size, "out of memory");
-                return false;
-        }
+        if (des->oracle && !sim__des_oracle_tell(des, number, request->row))
+                return sim__des_no_memory(des);
         status = kvr_decide(router->brain, &ask, &decision, &request->ticket, &error);
         if (status == KVR_E_NO_REPLICA) {
                 request->replica = SIM__DES_NOWHERE;

@@ -12,12 +12,6 @@
 
 #define RNG_STREAM 0x65766e74u
 
-bool sim__des_no_memory(const struct sim__des *des)
-{
-        snprintf(des->message, des->message_size, "out of memory");
-        return false;
-}
-
 static uint64_t in_ns(double seconds)
 {
         return (uint64_t)(seconds * 1e9 + 0.5);
@@ -35,7 +29,7 @@ bool sim__des_events_init(struct sim__des *des)
         if (!events)
                 return sim__des_no_memory(des);
         events->rng = sim_rng_for(options->seed, RNG_STREAM, 0);
-        events->next_tick_ns = des->now_ns + SIM__DES_TICK_NS;
+        events->next_tick_ns = des->now_ns + ENGINE_STREAM_TICK_NS;
         events->sources = calloc(options->replicas, sizeof(*events->sources));
         events->streams = calloc(streams, sizeof(*events->streams));
         events->tokens =
@@ -278,7 +272,7 @@ static bool answer_take(struct sim__des *des, const struct sim__des_delivery *an
 static bool tick(struct sim__des *des)
 {
         des->now_ns = des->events->next_tick_ns;
-        des->events->next_tick_ns += SIM__DES_TICK_NS;
+        des->events->next_tick_ns += ENGINE_STREAM_TICK_NS;
         for (uint32_t at = 0; at < des->options->routers; at++) {
                 for (uint32_t i = 0; i < des->options->replicas; i++) {
                         if (!sim__des_stream_tick(des, at, i))

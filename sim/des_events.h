@@ -14,9 +14,7 @@
 #include <engine/kv_stream.h>
 
 #define SIM__DES_BLOCKS_AT_ONCE 64u
-#define SIM__DES_TICK_NS        UINT64_C(100000000) /* of the machines, as in the proxy */
-#define SIM__DES_CHECK_NS       UINT64_C(15000000000)
-#define SIM__DES_RELEARN_S      30.0
+#define SIM__DES_RELEARN_S      30.0 /* as events-relearn of the proxy */
 
 struct sim__des_message {
         uint64_t at_ns;  /* when it was told */
@@ -66,8 +64,6 @@ struct sim__des_events {
         uint32_t *tokens; /* of so many blocks */
 };
 
-/* False, having set the message. */
-bool sim__des_no_memory(const struct sim__des *des);
 void sim__des_message_drop(struct sim__des_message *message);
 /* Asks the engine for all from this number on; an earlier question is given up. False: out of memory, as for all
  * below. */

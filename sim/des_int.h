@@ -116,6 +116,9 @@ uint64_t sim__des_brain_report_ns(const struct sim__des *des);
 /* It arrives. */
 void sim__des_brain_report(struct sim__des *des);
 
+/* Says so in the message. False. */
+bool sim__des_no_memory(const struct sim__des *des);
+
 /* ---- engine events (des_events.c): only with options->events ---- */
 
 /* False: the message is set. */

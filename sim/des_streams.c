@@ -233,7 +233,7 @@ bool sim__des_stream_init(struct sim__des *des, uint32_t router, uint32_t replic
         struct engine_stream_options how = {
                 .has_replay = options->events_replay_s > 0,
                 .relearn_ns = (uint64_t)(relearn_s * 1e9 + 0.5),
-                .check_ns = SIM__DES_CHECK_NS,
+                .check_ns = ENGINE_STREAM_CHECK_NS,
         };
 
         engine_stream_init(&stream->machine, &how);

@@ -98,6 +98,23 @@ def test_what_was_only_offered_and_cannot_be_reached_is_no_alarm(fleet):
     assert router.admin_request("GET", "/kvroute/alarms").json["alarms"] == []
 
 
+def test_two_replicas_do_not_share_a_publisher(fleet):
+    """Engines on one host that both say "my port 5557", as in containers: what comes from there is of one of them at most."""
+    with socket.create_server(("127.0.0.1", 0)) as publisher:
+        endpoint = f"tcp://*:{publisher.getsockname()[1]}"
+        engines = [fleet.engine("vllm") for _ in range(2)]
+        for engine in engines:
+            engine.routes["/kv_event_sources"] = sources(_0={"endpoint": endpoint})
+        router = fleet.router(*(word for engine in engines for word in ("--replica", engine.url)), ready=False)
+        for engine in engines:
+            router.wait_ready(engine)
+
+        def states():
+            return [router.replica(engine)["events"] for engine in engines]
+        whys = wait_for(lambda: all(states()) and [row["why"] for row in states()], what="both are decided on")
+        wait_for(lambda: sum("publishes: say events=" in row["why"] for row in states()) == 1, what=f"one is refused {whys}")
+
+
 def test_ranks_are_not_mixed_up_by_default(fleet):
     one = fleet.engine("vllm")
     one.routes["/kv_event_sources"] = sources(_0={"endpoint": "tcp://*:5557"}, _1={"endpoint": "tcp://*:5558"})

@@ -201,8 +201,6 @@ def test_a_text_that_grows(fleet, engine, serve, spelling):  # noqa: F811
         assert abs(answer.match - cached) <= 16 and (cached > 700 or not turn), (turn, answer.match, cached)
         wait_for(lambda n=turn: learned(router) == n + 1, what="learned")
         wait_caught_up(router, front_name(front, front.mock))
-        # What was sent there just now must not be what is known.
-        wait_for(lambda b=body: router.match_of(b.encode(), front.engine, "/v1/completions") > 0, what="its events")
 
 
 def test_switched_off(fleet, engine, serve):  # noqa: F811
