@@ -198,7 +198,7 @@ static void count_forget(struct kvr__blocks_table *table, uint64_t hash)
 
 /* ---- what a lane holds ---- */
 
-/* What is counted beyond the first is so no longer. True when the lane holds the node still, by another handle. */
+/* One less in the counts of copies and of further handles. True: by another handle the lane holds the node still. */
 static bool counts_end(struct kvr__blocks *blocks, uint16_t lane, uint32_t handle_low, uint32_t handle)
 {
         uint32_t node = handle & ~BLOCK_COPIED, left;

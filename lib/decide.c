@@ -8,7 +8,6 @@
 
 #define NOTABLE_SHARE  20 /* another match is notably longer by more than a twentieth of the prompt */
 #define NOTABLE_TOKENS 16
-#define ANSWER_LEFT    0.5 /* of an answer that is being generated */
 #define SPAN_REPLICA   64  /* visits fade over this many requests per replica */
 #define EXPLORE_EVICT  256 /* pairs that one decision evicts for capacity beyond twice its own points */
 
@@ -47,11 +46,20 @@ static bool was_tried(const struct kvr_request *request, kvr_replica_id id)
         return false;
 }
 
+/*
+ * Another field is one that candidate_put must set too: else it is what the last decision left there. The row has a
+ * value for each, since what is short of one does not compile; the size tells of a type that has changed.
+ */
+_Static_assert(sizeof(void *) != 8 || sizeof((struct kvr__candidate){NULL, 0, 0, 0, 0, 0, false, 0, 0, 0, 0,
+                                                                     0, 0, 0, 0, 0, 0}) == 96,
+               "candidate_put sets every field of a candidate");
+
 static void candidate_put(struct kvr_router *router, struct kvr__choice *choice, struct kvr__replica *replica)
 {
         struct kvr__candidate *candidate = &router->candidates[choice->count++];
 
-        /* One by one: as a whole it would be filled by an instruction that takes as long as all the rest. */
+        /* Field by field, and all of them: a whole literal is cleared by a string instruction, which takes as
+         * long as all the rest of this. */
         candidate->replica = replica;
         candidate->points = candidate->base_tokens = candidate->full_tokens = candidate->match_tokens = 0;
         candidate->slot_rank = 0;
@@ -151,61 +159,6 @@ static void forks_collect(struct kvr_router *router, struct kvr__view *view)
         view->forks = router->forks;
 }
 
-static void speeds_fill(struct kvr_router *router, struct kvr__choice *choice)
-{
-        static const struct kvr__curve none = {0};
-        const struct kvr__curve *curve = choice->model ? &choice->model->curve : &none;
-        struct kvr__view *view = &choice->view;
-        struct kvr__candidate *candidates = view->candidates;
-        double sum = 0, mean_s = router->default_token_s;
-        uint32_t known = 0, count = view->count;
-
-        for (uint32_t i = 0; i < count; i++) {
-                double token_s = kvr__speed_token_s(curve, &candidates[i].replica->speed);
-
-                candidates[i].token_s = token_s;
-                sum += token_s;
-                known += token_s > 0;
-        }
-        if (known)
-                mean_s = sum / known;
-        for (uint32_t i = 0; known < count && i < count; i++)
-                if (candidates[i].token_s <= 0)
-                        candidates[i].token_s = mean_s;
-        view->token_s = mean_s;
-}
-
-/*
- * Every token of an answer takes the place of a prompt's token in a step of its engine, and half of an answer is still
- * to come on average. Behind many of them the part of a prompt that is cached there is worth so much less; whoever has
- * to compute all of it anyway best goes where that begins soonest.
- */
-static void loads_fill(struct kvr__view *view, double answer_tokens)
-{
-        struct kvr__candidate *candidates = view->candidates;
-        uint64_t newest_ns = 0, now_ns = view->now_ns;
-        double log_flight = 0;
-        bool starved = view->starved > 0;
-
-        answer_tokens *= ANSWER_LEFT;
-        for (uint32_t i = 0; i < view->count; i++) {
-                const struct kvr__replica *replica = candidates[i].replica;
-
-                if (starved)
-                        candidates[i].queue = kvr__load_queue(replica, now_ns);
-                candidates[i].wait_s = kvr__load_wait(replica, candidates[i].token_s, now_ns);
-                if (candidates[i].match_tokens)
-                        candidates[i].wait_s += answer_tokens * candidates[i].match_tokens /
-                                                view->prompt_tokens * candidates[i].token_s *
-                                                (replica->in_flight - replica->prefilling);
-                log_flight += kvr__load_log_flight(replica, now_ns);
-                if (replica->ready_since_ns > newest_ns)
-                        newest_ns = replica->ready_since_ns;
-        }
-        view->log_flight = log_flight / view->count;
-        view->newest_ns = newest_ns;
-}
-
 static uint32_t owner_find(const struct kvr_router *router, const struct kvr__query *query,
                            const struct kvr__choice *choice)
 {
@@ -240,8 +193,8 @@ static void view_fill(struct kvr_router *router, const struct kvr__query *query,
                 .owner = owner_find(router, query, choice),
                 .env = &router->env,
         };
-        speeds_fill(router, choice);
-        loads_fill(&choice->view, choice->model ? choice->model->answer_tokens : 0);
+        kvr__speeds_fill(router, choice);
+        kvr__loads_fill(&choice->view, choice->model ? choice->model->answer_tokens : 0);
         forks_collect(router, &choice->view);
 }
 

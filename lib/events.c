@@ -8,7 +8,6 @@
 
 #define PLACE_OF(id)  ((uint32_t)((id)&0xffff)) /* see kvr__fleet_add */
 #define SOURCES_FIRST 16U
-#define UNKNOWN_SHARE 0.05           /* of what a replica holds: with less its view is as good as whole */
 #define NOTICED_NS    30000000000ULL /* what events said of a loss is the same that the host finds out by then */
 
 const char *kvr_canary_name(enum kvr_canary canary)
@@ -140,28 +139,6 @@ static void lane_counted(struct kvr__events *events, uint16_t lane)
                               memory_order_relaxed);
 }
 
-static uint64_t known_and_not(const struct kvr__events *events, uint16_t lane)
-{
-        return (uint64_t)atomic_load_explicit(&events->held[lane], memory_order_relaxed) +
-               atomic_load_explicit(&events->unknown[lane], memory_order_relaxed);
-}
-
-static void unknown_add(struct kvr__events *events, uint16_t lane, uint64_t blocks)
-{
-        uint64_t sum = blocks + atomic_load_explicit(&events->unknown[lane], memory_order_relaxed);
-
-        atomic_store_explicit(&events->unknown[lane], sum < UINT32_MAX ? (uint32_t)sum : UINT32_MAX,
-                              memory_order_relaxed);
-}
-
-static void unknown_drop(struct kvr__events *events, uint16_t lane, uint64_t blocks)
-{
-        uint32_t unknown = atomic_load_explicit(&events->unknown[lane], memory_order_relaxed);
-
-        atomic_store_explicit(&events->unknown[lane], blocks < unknown ? unknown - (uint32_t)blocks : 0,
-                              memory_order_relaxed);
-}
-
 /* A blank lane; when none is left the debt of closed ones is paid now. */
 static uint16_t lane_open(struct kvr__events *events)
 {
@@ -175,7 +152,7 @@ static uint16_t lane_open(struct kvr__events *events)
         atomic_store_explicit(&events->lower[lane], (uint32_t)KVR__NO_LANE << 16 | KVR__NO_LANE,
                               memory_order_release);
         atomic_store_explicit(&events->held[lane], 0, memory_order_relaxed);
-        atomic_store_explicit(&events->unknown[lane], 0, memory_order_relaxed);
+        kvr__unknown_open(events, lane);
         return lane;
 }
 
@@ -340,19 +317,6 @@ uint64_t kvr__events_held(const struct kvr_router *router, const struct kvr__rep
         return held;
 }
 
-bool kvr__events_partial(const struct kvr_router *router, const struct kvr__replica *replica)
-{
-        struct kvr__events *events = kvr__events_of(router);
-        uint16_t lane = replica->event_lane;
-
-        if (!events || lane == KVR__NO_LANE)
-                return false;
-        double unknown = atomic_load_explicit(&events->unknown[lane], memory_order_relaxed);
-        double held = atomic_load_explicit(&events->held[lane], memory_order_relaxed);
-
-        return unknown > UNKNOWN_SHARE * (held + unknown);
-}
-
 void kvr__events_leave(struct kvr_router *router, kvr_replica_id id)
 {
         struct kvr__events *events = kvr__events_of(router);
@@ -462,7 +426,7 @@ enum kvr_status kvr_events_stored(struct kvr_router *router, kvr_replica_id id,
                         kvr__blocks_store(events->blocks, lane, blocks, account);
                         lane_counted(events, lane);
                         if (blocks->tier == KVR_TIER_GPU)
-                                unknown_add(events, lane, account->orphans - before);
+                                kvr__unknown_add(events, lane, account->orphans - before);
                 }
         }
         pthread_mutex_unlock(&events->lock);
@@ -494,7 +458,7 @@ enum kvr_status kvr_events_removed(struct kvr_router *router, kvr_replica_id id,
                 kvr__blocks_remove(events->blocks, source->lanes[tier], hashes, count, account);
                 lane_counted(events, source->lanes[tier]);
                 if (tier == KVR_TIER_GPU)
-                        unknown_drop(events, source->lanes[tier], account->unknown - before);
+                        kvr__unknown_drop(events, source->lanes[tier], account->unknown - before);
         }
         pthread_mutex_unlock(&events->lock);
         return status;
@@ -539,13 +503,13 @@ static enum kvr_status events_void(struct kvr_router *router, kvr_replica_id id,
         enum kvr_status status = source_open(router, events, id, &source);
 
         if (status == KVR_OK && !by_engine)
-                unknown = known_and_not(events, source->lanes[KVR_TIER_GPU]);
+                unknown = kvr__unknown_after_loss(events, source->lanes[KVR_TIER_GPU]);
         if (status == KVR_OK && !source_clear(router, events, source))
                 status = KVR_E_NOMEM;
         else if (status == KVR_OK && by_engine)
                 source->cleared_ns = now_ns;
         else if (status == KVR_OK)
-                unknown_add(events, source->lanes[KVR_TIER_GPU], unknown);
+                kvr__unknown_add(events, source->lanes[KVR_TIER_GPU], unknown);
         kvr__router_lock(router);
         struct kvr__replica *replica = kvr__fleet_find(&router->fleet, id);
 

@@ -3,6 +3,7 @@
  * Inside of what engine events add to the router. One struct, made when the first replica tells by events:
  *
  *     events.c        event ──► writers' lock ──► block index          which lanes belong to whom
+ *     events_unknown.c  blocks told of and not known any more          is that view as good as whole?
  *     token_ask.c     tokens of a prompt ──► token map                 which prompts are worth asking about
  *     events_look.c   prompt ──► map ──► index ──► struct kvr__look    before the router's lock, no lock at all
  *     events_match.c  look, young predictions, history ──► match       under the router's lock
@@ -70,7 +71,7 @@ struct kvr__events {
          * they, and all that is computed on top of them, stay unknown until it drops them.
          */
         _Atomic uint32_t unknown[KVR__BLOCK_LANES_MAX];
-        _Atomic uint32_t trusted;                    /* replicas that are, so told by the host */
+        _Atomic uint32_t trusted; /* replicas that are, so told by the host */
         _Atomic uint64_t map_hits, map_misses;
         struct kvr__question questions[KVR__QUESTIONS];
         struct kvr__look *looks; /* free ones; router's lock */
@@ -89,6 +90,18 @@ void kvr__events_forget(struct kvr_router *router, kvr_replica_id id);
 /* The size of its blocks was told otherwise: good until an event shows it, so that prompts before that are
  * tokenized too. Without the router's lock. */
 void kvr__events_size(struct kvr_router *router, kvr_replica_id id, uint32_t block_tokens);
+
+/* ---- blocks that are not known: events_unknown.c ---- */
+
+/* The account of a GPU lane, in blocks; with the writers' lock. It stops at UINT32_MAX and at 0. */
+void kvr__unknown_open(struct kvr__events *events, uint16_t lane); /* nothing yet */
+void kvr__unknown_add(struct kvr__events *events, uint16_t lane, uint64_t blocks);
+void kvr__unknown_drop(struct kvr__events *events, uint16_t lane, uint64_t blocks);
+/* What will be unknown when the view is thrown away while the engine keeps its cache: all that it holds. */
+uint64_t kvr__unknown_after_loss(const struct kvr__events *events, uint16_t lane);
+/* Some of what it holds is not known since events were missed, so what the view lacks may be there all the same. With
+ * the router's lock. */
+bool kvr__events_partial(const struct kvr_router *router, const struct kvr__replica *replica);
 
 /* ---- before the lock: events_look.c ---- */
 
@@ -155,8 +168,6 @@ void kvr__young_first_token(struct kvr__replica *replica, const struct kvr_ticke
 
 /* events.c: it leaves the fleet. */
 void kvr__events_untrust(struct kvr_router *router, struct kvr__replica *replica);
-/* Some of what it holds is not known since events were missed, so what the view lacks may be there all the same. */
-bool kvr__events_partial(const struct kvr_router *router, const struct kvr__replica *replica);
 /* Blocks that its events say it holds, on all tiers. */
 uint64_t kvr__events_held(const struct kvr_router *router, const struct kvr__replica *replica);
 

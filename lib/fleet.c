@@ -10,7 +10,6 @@
 #define PLACES_FIRST  16
 #define WORK_S        60.0  /* recent work fades with this time constant */
 #define WORK_REBASE_S 600.0 /* before exp() gets large */
-#define LINE          64    /* of the processor's cache */
 
 void kvr__fleet_init(struct kvr__fleet *fleet)
 {
@@ -127,8 +126,8 @@ void kvr__fleet_work(struct kvr__fleet *fleet, struct kvr__replica *replica, dou
 
 struct kvr__replica *kvr__replica_new(const char *name)
 {
-        size_t size = (sizeof(struct kvr__replica) + LINE - 1) / LINE * LINE;
-        struct kvr__replica *replica = aligned_alloc(LINE, size);
+        size_t size = (sizeof(struct kvr__replica) + KVR__LINE - 1) / KVR__LINE * KVR__LINE;
+        struct kvr__replica *replica = aligned_alloc(KVR__LINE, size);
 
         if (!replica)
                 return NULL;

@@ -6,8 +6,8 @@
  * Load is booked in whole tokens and requests, so that the books are exactly zero at rest. Seconds are
  * derived from them with the replica's speed of the moment:
  *
- *     wait = speed * (uncached tokens of own requests without a first token  - what the head one must have
- * done by now
+ *     wait = speed * (uncached tokens of own requests without a first token
+ *                     - what the head one must have done by now
  *                     + a small charge per own request that decodes
  *                     + tokens that others queued there, by the last report)
  *
@@ -15,6 +15,8 @@
  */
 #ifndef KVROUTE_LIB_FLEET_H
 #define KVROUTE_LIB_FLEET_H
+
+#include <stddef.h>
 
 #include "kvroute/router.h"
 
@@ -45,9 +47,12 @@ struct kvr__canary_state {
         uint64_t matched, missed;
 };
 
+#define KVR__LINE 64 /* bytes of the processor's cache; a replica begins with one */
+
 /*
- * What every decision asks of every replica comes first, in two lines of the processor's cache: in a fleet of a thousand
- * the time of a decision is mostly the time to fetch them.
+ * In a fleet of a thousand the time of a decision is mostly the time to fetch the replicas. What is asked of all of
+ * them comes first, in two lines of the processor's cache up to the time of the report; what the report said and what
+ * others have there follow in the third. Speed and the hash of the name are asked too, and lie further behind.
  */
 struct kvr__replica {
         kvr_replica_id id;
@@ -114,6 +119,9 @@ struct kvr__replica {
         struct kvr__young young;
         struct kvr__canary_state canary;
 };
+
+_Static_assert(offsetof(struct kvr__replica, report.at_ns) + sizeof(uint64_t) <= 2 * KVR__LINE,
+               "the first two lines tell whether there is a report");
 
 struct kvr__fleet {
         struct kvr__replica **order; /* in order of addition */

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The books of a replica, and the seconds that follow from them. */
+/* The books of a replica, the seconds that follow from them, and those of all candidates beside each other. */
 #include <math.h>
 
-#include "fleet.h"
-#include "ticket.h"
+#include "router_int.h"
 
-#define MEAN_STEP  (1.0 / 16)
-#define KV_FULL    0.95 /* from here on a waiting request waits for another to end */
-#define STAY_S_MIN 0.25 /* a request's stay while none was seen to end */
+#define MEAN_STEP   (1.0 / 16)
+#define KV_FULL     0.95 /* from here on a waiting request waits for another to end */
+#define STAY_S_MIN  0.25 /* a request's stay while none was seen to end */
+#define ANSWER_LEFT 0.5  /* of an answer that is being generated */
 
 /* ---- books ---- */
 
@@ -237,4 +237,61 @@ double kvr__load_ramp(const struct kvr__replica *replica, uint64_t now_ns)
         uint64_t age = now_ns > replica->ready_since_ns ? now_ns - replica->ready_since_ns : 0;
 
         return age < KVR__RAMP_NS ? 1 - (double)age / (double)KVR__RAMP_NS : 0;
+}
+
+/* ---- the candidates of a decision ---- */
+
+void kvr__speeds_fill(const struct kvr_router *router, struct kvr__choice *choice)
+{
+        static const struct kvr__curve none = {0};
+        const struct kvr__curve *curve = choice->model ? &choice->model->curve : &none;
+        struct kvr__view *view = &choice->view;
+        struct kvr__candidate *candidates = view->candidates;
+        double sum = 0, mean_s = router->default_token_s;
+        uint32_t known = 0, count = view->count;
+
+        for (uint32_t i = 0; i < count; i++) {
+                double token_s = kvr__speed_token_s(curve, &candidates[i].replica->speed);
+
+                candidates[i].token_s = token_s;
+                sum += token_s;
+                known += token_s > 0;
+        }
+        if (known)
+                mean_s = sum / known;
+        for (uint32_t i = 0; known < count && i < count; i++)
+                if (candidates[i].token_s <= 0)
+                        candidates[i].token_s = mean_s;
+        view->token_s = mean_s;
+}
+
+/*
+ * Every token of an answer takes the place of a prompt's token in a step of its engine, and half of an answer is still
+ * to come on average. Behind many of them the part of a prompt that is cached there is worth so much less; whoever has
+ * to compute all of it anyway best goes where that begins soonest.
+ */
+void kvr__loads_fill(struct kvr__view *view, double answer_tokens)
+{
+        struct kvr__candidate *candidates = view->candidates;
+        uint64_t newest_ns = 0, now_ns = view->now_ns;
+        double log_flight = 0;
+        bool starved = view->starved > 0;
+
+        answer_tokens *= ANSWER_LEFT;
+        for (uint32_t i = 0; i < view->count; i++) {
+                const struct kvr__replica *replica = candidates[i].replica;
+
+                if (starved)
+                        candidates[i].queue = kvr__load_queue(replica, now_ns);
+                candidates[i].wait_s = kvr__load_wait(replica, candidates[i].token_s, now_ns);
+                if (candidates[i].match_tokens)
+                        candidates[i].wait_s += answer_tokens * candidates[i].match_tokens /
+                                                view->prompt_tokens * candidates[i].token_s *
+                                                (replica->in_flight - replica->prefilling);
+                log_flight += kvr__load_log_flight(replica, now_ns);
+                if (replica->ready_since_ns > newest_ns)
+                        newest_ns = replica->ready_since_ns;
+        }
+        view->log_flight = log_flight / view->count;
+        view->newest_ns = newest_ns;
 }

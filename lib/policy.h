@@ -28,7 +28,7 @@ struct kvr__candidate {
         uint32_t due_tokens;          /* set by a policy that has copies due there: what counts as present */
         uint32_t young_tokens;        /* what was sent there just now */
         double own_s, toll_s, cost_s; /* filled by policies that price, NAN otherwise */
-        uint32_t next;                /* one more than the number of the next holder; 0 it is the last */
+        uint32_t next;                /* number of the next holder, plus 1; 0: this is the last */
 };
 
 /* A point at which prompts went different ways. */
@@ -45,7 +45,7 @@ struct kvr__policy_state {
 struct kvr__view {
         struct kvr__candidate *candidates;
         uint32_t count;         /* at least 1 */
-        uint32_t holders;       /* one more than the number of the first one that has any of it; 0 none has */
+        uint32_t holders;       /* number of the first one that has any of it, plus 1; 0: none has */
         uint32_t prompt_tokens; /* at least 1 */
         const uint32_t *tokens; /* of the prefix up to each point */
         const struct kvr_point *points;

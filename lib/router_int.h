@@ -114,6 +114,12 @@ void kvr__prompt_measure(struct kvr_router *router, const struct kvr__query *que
 void kvr__candidates_match(struct kvr_router *router, const struct kvr__query *query,
                            struct kvr__choice *choice);
 
+/* load.c: fills token_s of the view and of all its candidates, s; one that is not known counts as the mean. */
+void kvr__speeds_fill(const struct kvr_router *router, struct kvr__choice *choice);
+/* load.c: fills wait_s of all candidates, queue where the view is starved, and what the view says of their load; speeds
+ * and matches come before. answer_tokens: of a whole answer on average, 0 unknown. */
+void kvr__loads_fill(struct kvr__view *view, double answer_tokens);
+
 uint64_t kvr__hash(struct kvr_slice bytes, uint64_t seed); /* never 0 */
 
 /* As an engine counts hits: whole blocks (of `block_tokens`, 0 unknown), and never the whole prompt. */

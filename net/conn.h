@@ -68,7 +68,7 @@ struct net_conn {
         bool connecting;
         bool writing; /* write_req is in use */
         bool reading;
-        bool armed; /* libuv reads: it is told to stop only when input comes that nobody wants */
+        bool armed;  /* libuv reads: it is told to stop only when input comes that nobody wants */
         bool full;   /* the last read filled its buffer, so libuv will look for more */
         bool enough; /* net_read_enough */
         bool closing;

@@ -55,6 +55,8 @@ struct config_workload {
         char *api_key;      /* equal; NULL: any */
 };
 
+#define CONFIG_FAMILIES_MAX 128 /* names of families, a limit in options.def */
+
 /* Fields of options.def, by type. */
 #define CONFIG_FIELD_BOOL      bool
 #define CONFIG_FIELD_COUNT     uint64_t

@@ -11,7 +11,7 @@
 
 #include <kvroute/ledger.h>
 
-#define FAMILIES_MAX             128u /* of a configuration: --family's limit in options.def */
+#define FAMILIES_MAX             CONFIG_FAMILIES_MAX
 #define FAMILIES_UNSEEN_REQUESTS 300u /* after so many without one of a family its name is doubted */
 
 /* All zero is one that has seen no configuration. */

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "top.h"
+#include "top_int.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define NAME_MAX_COLUMNS 30
-#define CELL_MAX         64
 
 const char *sim_top_path(enum sim_top_page page)
 {
@@ -28,20 +27,20 @@ void sim_top_fini(struct sim_top *top)
 
 /* ---- reading ---- */
 
-static yyjson_val *root_of(const struct sim_top *top, enum sim_top_page page)
+yyjson_val *top_page(const struct sim_top *top, enum sim_top_page page)
 {
         return yyjson_doc_get_root(top->pages[page]);
 }
 
 /* NAN: unknown. */
-static double number(yyjson_val *object, const char *key)
+double top_number(yyjson_val *object, const char *key)
 {
         yyjson_val *value = yyjson_obj_get(object, key);
 
         return yyjson_is_num(value) ? yyjson_get_num(value) : NAN;
 }
 
-static const char *string(yyjson_val *object, const char *key)
+const char *top_string(yyjson_val *object, const char *key)
 {
         const char *text = yyjson_get_str(yyjson_obj_get(object, key));
 
@@ -50,10 +49,10 @@ static const char *string(yyjson_val *object, const char *key)
 
 static yyjson_val *accounts_of(const struct sim_top *top, enum sim_top_page page, const char *kind)
 {
-        return yyjson_obj_get(yyjson_obj_get(root_of(top, page), "accounts"), kind);
+        return yyjson_obj_get(yyjson_obj_get(top_page(top, page), "accounts"), kind);
 }
 
-static yyjson_val *sums_of(yyjson_val *account, const char *window)
+yyjson_val *top_sums(yyjson_val *account, const char *window)
 {
         return yyjson_obj_get(yyjson_obj_get(account, "windows"), window);
 }
@@ -98,17 +97,13 @@ static unsigned add_shown(struct sim_buf *out, const char *text, unsigned max)
 
 /* ---- numbers ---- */
 
-struct cell {
-        char text[CELL_MAX];
-};
-
-static struct cell count(double n)
+static struct top_cell count(double n)
 {
         static const struct {
                 double size;
                 const char *name;
         } units[] = {{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}};
-        struct cell cell = {"?"};
+        struct top_cell cell = {"?"};
 
         if (!isfinite(n))
                 return cell;
@@ -128,18 +123,18 @@ static struct cell count(double n)
         return cell;
 }
 
-static struct cell percent(double part, double whole)
+struct top_cell top_percent(double part, double whole)
 {
-        struct cell cell = {"?"};
+        struct top_cell cell = {"?"};
 
         if (isfinite(part) && whole > 0)
                 snprintf(cell.text, sizeof cell.text, "%.1f%%", 100 * part / whole);
         return cell;
 }
 
-static struct cell seconds(double s)
+struct top_cell top_seconds(double s)
 {
-        struct cell cell = {"?"};
+        struct top_cell cell = {"?"};
 
         if (isfinite(s) && s < 1)
                 snprintf(cell.text, sizeof cell.text, "%.0fms", s * 1000);
@@ -154,9 +149,9 @@ static struct cell seconds(double s)
         return cell;
 }
 
-static struct cell factor(double x)
+struct top_cell top_factor(double x)
 {
-        struct cell cell = {"?"};
+        struct top_cell cell = {"?"};
 
         if (isfinite(x))
                 snprintf(cell.text, sizeof cell.text, "%.2fx", x);
@@ -165,77 +160,70 @@ static struct cell factor(double x)
 
 /* ---- lines ---- */
 
-struct screen {
-        const struct sim_top *top;
-        const struct sim_top_look *look;
-        struct sim_buf *out;
-        unsigned column; /* used of the line */
-};
-
-static void put(struct screen *s, const char *text)
+void top_put(struct top_screen *s, const char *text)
 {
         unsigned room = s->look->width ? s->look->width - s->column : UINT32_MAX;
 
         s->column += add_shown(s->out, text, room);
 }
 
-static void style(struct screen *s, const char *code)
+static void style(struct top_screen *s, const char *code)
 {
         if (s->look->colour)
                 sim_buf_printf(s->out, "\033[%sm", code);
 }
 
-static void put_styled(struct screen *s, const char *code, const char *text)
+void top_put_styled(struct top_screen *s, const char *code, const char *text)
 {
         style(s, code);
-        put(s, text);
+        top_put(s, text);
         style(s, "0");
 }
 
-static void end_line(struct screen *s)
+void top_end_line(struct top_screen *s)
 {
         sim_buf_puts(s->out, "\n");
         s->column = 0;
 }
 
 /* A cell of `width` columns and a blank; names to the left, figures to the right. */
-static void put_name(struct screen *s, const char *name, unsigned width)
+void top_put_name(struct top_screen *s, const char *name, unsigned width)
 {
         struct sim_buf cut = {0};
         unsigned used = add_shown(&cut, name, width);
 
         sim_buf_add(&cut, "", 1);
-        put(s, cut.failed ? "?" : cut.data);
+        top_put(s, cut.failed ? "?" : cut.data);
         sim_buf_fini(&cut);
         for (; used < width + 1; used++)
-                put(s, " ");
+                top_put(s, " ");
 }
 
-static void put_cell(struct screen *s, struct cell cell, int width)
+void top_put_cell(struct top_screen *s, struct top_cell cell, int width)
 {
-        char padded[CELL_MAX * 2];
+        char padded[TOP_CELL_MAX * 2];
 
         snprintf(padded, sizeof padded, "%*s ", width, cell.text);
-        put(s, padded);
+        top_put(s, padded);
 }
 
-static struct cell word(const char *text)
+static struct top_cell word(const char *text)
 {
-        struct cell cell;
+        struct top_cell cell;
 
         snprintf(cell.text, sizeof cell.text, "%s", text);
         return cell;
 }
 
-static void head(struct screen *s, const char *name, unsigned width, const char *const *names,
+static void head(struct top_screen *s, const char *name, unsigned width, const char *const *names,
                  const int *widths, size_t count)
 {
         style(s, "1");
-        put_name(s, name, width);
+        top_put_name(s, name, width);
         for (size_t i = 0; i < count; i++)
-                put_cell(s, word(names[i]), widths[i]);
+                top_put_cell(s, word(names[i]), widths[i]);
         style(s, "0");
-        end_line(s);
+        top_end_line(s);
 }
 
 static unsigned widest(yyjson_val *list, const char *title)
@@ -246,7 +234,7 @@ static unsigned widest(yyjson_val *list, const char *title)
 
         yyjson_arr_foreach(list, i, max, item)
         {
-                unsigned len = (unsigned)strlen(string(item, "name"));
+                unsigned len = (unsigned)strlen(top_string(item, "name"));
 
                 width = len > width ? len : width;
         }
@@ -255,201 +243,137 @@ static unsigned widest(yyjson_val *list, const char *title)
 
 /* ---- the parts of the screen ---- */
 
-static void show_head(struct screen *s)
+static void show_head(struct top_screen *s)
 {
-        yyjson_val *list = root_of(s->top, SIM_TOP_REPLICAS), *replica;
+        yyjson_val *list = top_page(s->top, SIM_TOP_REPLICAS), *replica;
         size_t i, max, ready = 0;
         char line[160];
 
         yyjson_arr_foreach(list, i, max, replica)
         {
-                const char *state = string(replica, "state");
+                const char *state = top_string(replica, "state");
 
                 ready += strcmp(state, "ready") == 0 || strcmp(state, "trial") == 0;
         }
-        put_styled(s, "1", "kvroute");
-        put(s, " ");
-        put(s, s->look->url);
+        top_put_styled(s, "1", "kvroute");
+        top_put(s, " ");
+        top_put(s, s->look->url);
         snprintf(line, sizeof line, "  %zu of %zu replicas ready, figures of %s", ready,
                  yyjson_arr_size(list),
                  strcmp(s->look->window, "life") == 0 ? "all time since start" : "the last ");
-        put(s, line);
+        top_put(s, line);
         if (strcmp(s->look->window, "life") != 0)
-                put(s, s->look->window);
-        end_line(s);
+                top_put(s, s->look->window);
+        top_end_line(s);
 }
 
-static void show_alarms(struct screen *s)
+static void show_alarms(struct top_screen *s)
 {
-        yyjson_val *list = yyjson_obj_get(root_of(s->top, SIM_TOP_ALARMS), "alarms"), *alarm;
+        yyjson_val *list = yyjson_obj_get(top_page(s->top, SIM_TOP_ALARMS), "alarms"), *alarm;
         size_t i, max;
 
         if (!yyjson_arr_size(list)) {
-                put(s, "no alarms");
-                end_line(s);
+                top_put(s, "no alarms");
+                top_end_line(s);
         }
         yyjson_arr_foreach(list, i, max, alarm)
         {
-                const char *replica = string(alarm, "replica");
+                const char *replica = top_string(alarm, "replica");
 
                 style(s, "1;31");
-                put(s, "! ");
-                put(s, string(alarm, "alarm"));
-                put(s, " ");
-                put(s, *replica ? replica : "(fleet)");
-                put(s, " for ");
-                put(s, seconds(number(alarm, "for_s")).text);
+                top_put(s, "! ");
+                top_put(s, top_string(alarm, "alarm"));
+                top_put(s, " ");
+                top_put(s, *replica ? replica : "(fleet)");
+                top_put(s, " for ");
+                top_put(s, top_seconds(top_number(alarm, "for_s")).text);
                 style(s, "0");
-                put(s, ": ");
-                put(s, string(alarm, "text"));
-                end_line(s);
+                top_put(s, ": ");
+                top_put(s, top_string(alarm, "text"));
+                top_end_line(s);
         }
-        end_line(s);
-}
-
-/* ---- the shadow ---- */
-
-static yyjson_val *shadow_of(const struct sim_top *top)
-{
-        yyjson_val *shadow = yyjson_obj_get(root_of(top, SIM_TOP_ALL), "shadow");
-
-        return yyjson_is_obj(shadow) ? shadow : NULL;
-}
-
-/* Only copies of requests are seen: whatever is told of them is a prediction. */
-static bool is_mirror(const struct sim_top *top)
-{
-        return strcmp(string(shadow_of(top), "mode"), "mirror") == 0;
-}
-
-/* Both sides in the window. */
-static yyjson_val *shadow_sums(const struct sim_top *top, const char *window)
-{
-        yyjson_val *accounts = yyjson_obj_get(shadow_of(top), "accounts");
-
-        return sums_of(yyjson_arr_get_first(yyjson_obj_get(accounts, "all")), window);
-}
-
-unsigned sim_top_shadow_lines(const struct sim_top *top)
-{
-        return shadow_of(top) ? 2 : 0;
-}
-
-static void show_shadow(struct screen *s)
-{
-        yyjson_val *sums = shadow_sums(s->top, s->look->window);
-        double less = number(sums, "kv_avoided_s") - number(sums, "actual_avoided_s");
-        const char *policy = string(yyjson_obj_get(shadow_of(s->top), "actual"), "policy");
-        bool mirror = is_mirror(s->top);
-        char line[300];
-
-        if (!shadow_of(s->top))
-                return;
-        if (!(number(sums, "prompt_tokens") > 0)) {
-                put(s,
-                    mirror ? "mirror: no copy of a request in this time" : "shadow: nothing to compare yet");
-                end_line(s);
-                return;
-        }
-        snprintf(line, sizeof line, "%s: kv would have reused %s, %.40s %s %s", mirror ? "mirror" : "shadow",
-                 percent(number(sums, "kv_hit_rate"), 1).text, policy, mirror ? "would have" : "did",
-                 percent(number(sums, "actual_hit_rate"), 1).text);
-        put_styled(s, "1", line);
-        if (isfinite(less)) {
-                snprintf(line, sizeof line, "; %s of replica time %s%s", seconds(fabs(less)).text,
-                         less < 0 ? "more" : "less", mirror ? ", all of it predicted" : "");
-                put(s, line);
-        }
-        end_line(s);
-}
-
-static void show_shadow_rule(struct screen *s, unsigned width, const int *widths)
-{
-        yyjson_val *sums = shadow_sums(s->top, s->look->window);
-        yyjson_val *balance = yyjson_obj_get(yyjson_obj_get(shadow_of(s->top), "kv"), "balance");
-
-        if (!shadow_of(s->top))
-                return;
-        put_name(s, "kv (shadow)", width);
-        put_cell(s, percent(number(sums, "kv_hit_rate"), 1), widths[0]);
-        put_cell(s, seconds(number(sums, "kv_avoided_s")), widths[1]);
-        put_cell(s, factor(number(yyjson_obj_get(balance, "computed_tokens"), "max_mean")), widths[2]);
-        end_line(s);
+        top_end_line(s);
 }
 
 /* ---- the account ---- */
 
-static void show_account(struct screen *s)
+static void show_account(struct top_screen *s)
 {
         yyjson_val *sums =
-                sums_of(yyjson_arr_get_first(accounts_of(s->top, SIM_TOP_ALL, "all")), s->look->window);
-        double prompt = number(sums, "prompt_tokens"),
-               told = prompt - number(sums, "unobserved_prompt_tokens");
-        double avoided = number(sums, "avoided_ns") / 1e9, span = number(sums, "covered_s");
+                top_sums(yyjson_arr_get_first(accounts_of(s->top, SIM_TOP_ALL, "all")), s->look->window);
+        double prompt = top_number(sums, "prompt_tokens"),
+               told = prompt - top_number(sums, "unobserved_prompt_tokens");
+        double avoided = top_number(sums, "avoided_ns") / 1e9, span = top_number(sums, "covered_s");
         char line[400];
 
         if (!sums || !(prompt > 0)) {
-                put(s, accounts_of(s->top, SIM_TOP_ALL, "all") ? "no prompt was computed in this time"
-                                                               : "the ledger is switched off");
-                end_line(s);
+                top_put(s, accounts_of(s->top, SIM_TOP_ALL, "all") ? "no prompt was computed in this time"
+                                                                   : "the ledger is switched off");
+                top_end_line(s);
                 return;
         }
         snprintf(line, sizeof line,
-                 is_mirror(s->top)
+                 top_is_mirror(s->top)
                          ? "would have been reused %s of %s prompt tokens, %s of replica time avoided"
                          : "reused %s of %s prompt tokens, %s of replica time avoided",
-                 percent(number(sums, "won_tokens"), prompt).text, count(prompt).text, seconds(avoided).text);
-        put_styled(s, "1;32", line);
+                 top_percent(top_number(sums, "won_tokens"), prompt).text, count(prompt).text,
+                 top_seconds(avoided).text);
+        top_put_styled(s, "1;32", line);
         if (span > 0) {
                 snprintf(line, sizeof line, " (as %.2f more replicas)", avoided / span);
-                put(s, line);
+                top_put(s, line);
         }
-        end_line(s);
+        top_end_line(s);
         snprintf(line, sizeof line,
                  "held elsewhere %s, expected but gone %s, new %s; predicted %s, observed %s",
-                 percent(number(sums, "placement_tokens"), prompt).text,
-                 percent(number(sums, "staleness_tokens"), prompt).text,
-                 percent(number(sums, "workload_tokens"), prompt).text,
-                 percent(number(sums, "predicted_tokens") - number(sums, "won_unobserved_tokens"), told).text,
-                 percent(number(sums, "observed_tokens"), told).text);
-        put(s, line);
-        end_line(s);
+                 top_percent(top_number(sums, "placement_tokens"), prompt).text,
+                 top_percent(top_number(sums, "staleness_tokens"), prompt).text,
+                 top_percent(top_number(sums, "workload_tokens"), prompt).text,
+                 top_percent(top_number(sums, "predicted_tokens") - top_number(sums, "won_unobserved_tokens"),
+                             told)
+                         .text,
+                 top_percent(top_number(sums, "observed_tokens"), told).text);
+        top_put(s, line);
+        top_end_line(s);
 }
 
-static void show_rule(struct screen *s, const char *name, yyjson_val *account, const char *balance,
+static void show_rule(struct top_screen *s, const char *name, yyjson_val *account, const char *balance,
                       unsigned width, const int *widths)
 {
-        yyjson_val *sums = sums_of(account, s->look->window);
+        yyjson_val *sums = top_sums(account, s->look->window);
         yyjson_val *spread =
-                yyjson_obj_get(yyjson_obj_get(root_of(s->top, SIM_TOP_VIRTUAL), "balance"), balance);
+                yyjson_obj_get(yyjson_obj_get(top_page(s->top, SIM_TOP_VIRTUAL), "balance"), balance);
 
-        put_name(s, name, width);
-        put_cell(s, percent(number(sums, "won_tokens"), number(sums, "prompt_tokens")), widths[0]);
-        put_cell(s, seconds(number(sums, "avoided_ns") / 1e9), widths[1]);
-        put_cell(s, factor(number(yyjson_obj_get(spread, "computed_tokens"), "max_mean")), widths[2]);
-        end_line(s);
+        top_put_name(s, name, width);
+        top_put_cell(s, top_percent(top_number(sums, "won_tokens"), top_number(sums, "prompt_tokens")),
+                     widths[0]);
+        top_put_cell(s, top_seconds(top_number(sums, "avoided_ns") / 1e9), widths[1]);
+        top_put_cell(s, top_factor(top_number(yyjson_obj_get(spread, "computed_tokens"), "max_mean")),
+                     widths[2]);
+        top_end_line(s);
 }
 
-static void show_rules(struct screen *s)
+static void show_rules(struct top_screen *s)
 {
         static const char *const names[] = {"REUSED", "AVOIDED", "BUSIEST/MEAN"};
         static const int widths[] = {8, 9, 13};
         yyjson_val *list = accounts_of(s->top, SIM_TOP_VIRTUAL, "virtual"), *rule;
-        const char *ours = is_mirror(s->top) ? string(yyjson_obj_get(shadow_of(s->top), "actual"), "policy")
-                                             : "this router";
+        const char *ours = top_is_mirror(s->top)
+                                   ? top_string(yyjson_obj_get(top_shadow(s->top), "actual"), "policy")
+                                   : "this router";
         unsigned width = widest(list, strlen(ours) > strlen("this router") ? ours : "this router");
         size_t i, max;
 
         if (!yyjson_arr_size(list))
                 return;
-        end_line(s);
+        top_end_line(s);
         head(s, "RULE", width, names, widths, 3);
         show_rule(s, ours, yyjson_arr_get_first(accounts_of(s->top, SIM_TOP_ALL, "all")), "real", width,
                   widths);
-        show_shadow_rule(s, width, widths);
+        top_show_shadow_rule(s, width, widths);
         yyjson_arr_foreach(list, i, max, rule)
         {
-                show_rule(s, string(rule, "name"), rule, string(rule, "name"), width, widths);
+                show_rule(s, top_string(rule, "name"), rule, top_string(rule, "name"), width, widths);
         }
 }
 
@@ -461,11 +385,11 @@ static yyjson_val *next_busiest(yyjson_val *list, const char *window, bool *take
 
         yyjson_arr_foreach(list, i, max, account)
         {
-                yyjson_val *sums = sums_of(account, window);
+                yyjson_val *sums = top_sums(account, window);
 
-                if (!taken[i] && number(sums, "requests") > 0 &&
-                    (!best ||
-                     number(sums, "prompt_tokens") > number(sums_of(best, window), "prompt_tokens"))) {
+                if (!taken[i] && top_number(sums, "requests") > 0 &&
+                    (!best || top_number(sums, "prompt_tokens") >
+                                      top_number(top_sums(best, window), "prompt_tokens"))) {
                         best = account;
                         at = i;
                 }
@@ -475,23 +399,23 @@ static yyjson_val *next_busiest(yyjson_val *list, const char *window, bool *take
         return best;
 }
 
-static void show_workload(struct screen *s, yyjson_val *account, unsigned width, const int *widths)
+static void show_workload(struct top_screen *s, yyjson_val *account, unsigned width, const int *widths)
 {
         static const char *const parts[] = {"won_tokens", "placement_tokens", "staleness_tokens",
                                             "workload_tokens"};
-        yyjson_val *sums = sums_of(account, s->look->window);
-        double prompt = number(sums, "prompt_tokens");
+        yyjson_val *sums = top_sums(account, s->look->window);
+        double prompt = top_number(sums, "prompt_tokens");
 
-        put_name(s, string(account, "name"), width);
-        put_cell(s, count(number(sums, "requests")), widths[0]);
-        put_cell(s, count(prompt), widths[1]);
+        top_put_name(s, top_string(account, "name"), width);
+        top_put_cell(s, count(top_number(sums, "requests")), widths[0]);
+        top_put_cell(s, count(prompt), widths[1]);
         for (size_t i = 0; i < 4; i++)
-                put_cell(s, percent(number(sums, parts[i]), prompt), widths[2 + i]);
-        put_cell(s, seconds(number(sums, "avoided_ns") / 1e9), widths[6]);
-        end_line(s);
+                top_put_cell(s, top_percent(top_number(sums, parts[i]), prompt), widths[2 + i]);
+        top_put_cell(s, top_seconds(top_number(sums, "avoided_ns") / 1e9), widths[6]);
+        top_end_line(s);
 }
 
-static void show_workloads(struct screen *s)
+static void show_workloads(struct top_screen *s)
 {
         static const char *const names[] = {"REQUESTS", "PROMPT", "REUSED", "ELSEWHERE",
                                             "GONE",     "NEW",    "AVOIDED"};
@@ -502,7 +426,7 @@ static void show_workloads(struct screen *s)
 
         while (taken && (!limit || lines < limit) && (account = next_busiest(list, s->look->window, taken))) {
                 if (lines++ == 0) {
-                        end_line(s);
+                        top_end_line(s);
                         head(s, "WORKLOAD", width, names, widths, 7);
                 }
                 show_workload(s, account, width, widths);
@@ -514,45 +438,45 @@ static void show_workloads(struct screen *s)
 static double told(yyjson_val *replica, const char *key)
 {
         yyjson_val *known = yyjson_obj_get(replica, "load_known");
-        bool silent = strcmp(string(replica, "state"), "down") == 0 || yyjson_is_false(known);
+        bool silent = strcmp(top_string(replica, "state"), "down") == 0 || yyjson_is_false(known);
 
-        return silent ? NAN : number(replica, key);
+        return silent ? NAN : top_number(replica, key);
 }
 
-static void show_replica(struct screen *s, yyjson_val *replica, unsigned width, const int *widths)
+static void show_replica(struct top_screen *s, yyjson_val *replica, unsigned width, const int *widths)
 {
-        const char *state = string(replica, "state");
+        const char *state = top_string(replica, "state");
         yyjson_val *alarms = yyjson_obj_get(replica, "alarms"), *alarm;
         size_t i, max;
 
-        put_name(s, string(replica, "name"), width);
+        top_put_name(s, top_string(replica, "name"), width);
         style(s, strcmp(state, "ready") == 0 ? "32" : strcmp(state, "down") == 0 ? "31" : "33");
-        put_cell(s, word(state), widths[0]);
+        top_put_cell(s, word(state), widths[0]);
         style(s, "0");
-        put_cell(s, count(number(replica, "in_flight")), widths[1]);
-        put_cell(s, count(told(replica, "running")), widths[2]);
-        put_cell(s, count(told(replica, "waiting")), widths[3]);
-        put_cell(s, percent(told(replica, "kv_usage"), 1), widths[4]);
-        put_cell(s, count(number(replica, "capacity_tokens")), widths[5]);
-        put_cell(s, percent(number(replica, "trust"), 1), widths[6]);
+        top_put_cell(s, count(top_number(replica, "in_flight")), widths[1]);
+        top_put_cell(s, count(told(replica, "running")), widths[2]);
+        top_put_cell(s, count(told(replica, "waiting")), widths[3]);
+        top_put_cell(s, top_percent(told(replica, "kv_usage"), 1), widths[4]);
+        top_put_cell(s, count(top_number(replica, "capacity_tokens")), widths[5]);
+        top_put_cell(s, top_percent(top_number(replica, "trust"), 1), widths[6]);
         yyjson_arr_foreach(alarms, i, max, alarm)
         {
-                put(s, i ? "," : " ! ");
-                put(s, yyjson_get_str(alarm) ? yyjson_get_str(alarm) : "?");
+                top_put(s, i ? "," : " ! ");
+                top_put(s, yyjson_get_str(alarm) ? yyjson_get_str(alarm) : "?");
         }
-        end_line(s);
+        top_end_line(s);
 }
 
-static void show_replicas(struct screen *s)
+static void show_replicas(struct top_screen *s)
 {
         static const char *const names[] = {"STATE",   "IN FLIGHT", "RUNNING", "WAITING",
                                             "KV USED", "CAPACITY",  "TRUST"};
         static const int widths[] = {9, 10, 8, 8, 8, 9, 8};
-        yyjson_val *list = root_of(s->top, SIM_TOP_REPLICAS), *replica;
+        yyjson_val *list = top_page(s->top, SIM_TOP_REPLICAS), *replica;
         unsigned width = widest(list, "REPLICA");
         size_t i, max;
 
-        end_line(s);
+        top_end_line(s);
         head(s, "REPLICA", width, names, widths, 7);
         yyjson_arr_foreach(list, i, max, replica)
         {
@@ -562,12 +486,12 @@ static void show_replicas(struct screen *s)
 
 void sim_top_text(const struct sim_top *top, const struct sim_top_look *look, struct sim_buf *ret)
 {
-        struct screen screen = {.top = top, .look = look, .out = ret};
+        struct top_screen screen = {.top = top, .look = look, .out = ret};
 
         show_head(&screen);
         show_alarms(&screen);
         show_account(&screen);
-        show_shadow(&screen);
+        top_show_shadow(&screen);
         show_rules(&screen);
         show_workloads(&screen);
         show_replicas(&screen);
@@ -592,15 +516,15 @@ bool sim_top_json(const struct sim_top *top, const char *window, struct sim_buf 
         if (root && accounts) {
                 yyjson_mut_doc_set_root(doc, root);
                 yyjson_mut_obj_add_str(doc, root, "window", window);
-                add_copy(doc, root, "replicas", root_of(top, SIM_TOP_REPLICAS));
-                add_copy(doc, root, "alarms", yyjson_obj_get(root_of(top, SIM_TOP_ALARMS), "alarms"));
+                add_copy(doc, root, "replicas", top_page(top, SIM_TOP_REPLICAS));
+                add_copy(doc, root, "alarms", yyjson_obj_get(top_page(top, SIM_TOP_ALARMS), "alarms"));
                 add_copy(doc, accounts, "all", accounts_of(top, SIM_TOP_ALL, "all"));
                 add_copy(doc, accounts, "workload", accounts_of(top, SIM_TOP_WORKLOAD, "workload"));
                 add_copy(doc, accounts, "virtual", accounts_of(top, SIM_TOP_VIRTUAL, "virtual"));
                 yyjson_mut_obj_add_val(doc, root, "accounts", accounts);
-                add_copy(doc, root, "balance", yyjson_obj_get(root_of(top, SIM_TOP_ALL), "balance"));
-                add_copy(doc, root, "shadow", yyjson_obj_get(root_of(top, SIM_TOP_ALL), "shadow"));
-                add_copy(doc, root, "reasons", yyjson_obj_get(root_of(top, SIM_TOP_ALL), "reasons"));
+                add_copy(doc, root, "balance", yyjson_obj_get(top_page(top, SIM_TOP_ALL), "balance"));
+                add_copy(doc, root, "shadow", yyjson_obj_get(top_page(top, SIM_TOP_ALL), "shadow"));
+                add_copy(doc, root, "reasons", yyjson_obj_get(top_page(top, SIM_TOP_ALL), "reasons"));
                 text = yyjson_mut_write(doc, 0, &len);
         }
         if (text) {
