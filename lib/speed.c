@@ -14,7 +14,7 @@
 #define SPEED_KEEP (1 - 1.0 / 128)
 #define FIT_ALWAYS 64 /* samples; from then on the rule is fitted every */
 #define FIT_EVERY  16
-#define SETTLED    8    /* samples after which outliers are bounded; until then the rule counts more */
+#define SETTLED    8 /* samples: of a model, until outliers are bounded; of a replica, that the rule ekes out */
 #define OUTLIER    8.0  /* times longer or shorter than expected */
 #define SPREAD_MIN 0.25 /* of a term, relative to its mean, for its slope to be told from an overhead */
 #define RIDGE      0.02 /* added to each variance: terms that rise and fall together share what both explain */
@@ -178,7 +178,8 @@ void kvr__speed_learn(struct kvr__curve *curve, struct kvr__speed *speed, double
                 return;
         double even = seconds, off = 0;
 
-        if (speed->samples >= SETTLED && curve->n > 0) {
+        /* Of a replica's first prompts too: one slow token among few is chance, until more say the same. */
+        if (curve->samples >= SETTLED) {
                 double slow = slowness(curve, speed, &curve->rule);
                 double expected = slow * expected_s(&curve->rule, 1, x);
 

@@ -370,6 +370,30 @@ static void chance_is_no_slowness(void **state)
         assert_true(alike > looks * 85 / 100);
 }
 
+/*
+ * A replica whose very first answer came late, for whatever reason, is not slow for it; one that stays slow is known to
+ * be within its first dozen.
+ */
+static void a_slow_start_is_chance(void **state)
+{
+        (void)state;
+        for (int stays = 0; stays < 2; stays++) {
+                struct kvr__curve curve = {0};
+                struct kvr__speed fast = {0}, late = {0};
+                double ratio = 0, most = 0;
+
+                for (int i = 0; i < 12; i++)
+                        kvr__speed_learn(&curve, &fast, 2000, 0, 0.5);
+                for (int i = 0; i < 12; i++) {
+                        kvr__speed_learn(&curve, &fast, 2000, 0, 0.5);
+                        kvr__speed_learn(&curve, &late, 2000, 0, i == 0 || stays ? 1.6 : 0.5);
+                        ratio = kvr__speed_token_s(&curve, &late) / kvr__speed_token_s(&curve, &fast);
+                        most = fmax(most, ratio);
+                }
+                assert_true(stays ? ratio > 2 : most < 1.2);
+        }
+}
+
 static void ramp_begins_when_ready(void **state)
 {
         struct kvr__replica *replica = kvr__replica_new("r");
@@ -427,6 +451,7 @@ int main(void)
                 cmocka_unit_test(overhead_is_no_slowness),
                 cmocka_unit_test(context_is_no_slowness),
                 cmocka_unit_test(chance_is_no_slowness),
+                cmocka_unit_test(a_slow_start_is_chance),
                 cmocka_unit_test(ramp_begins_when_ready),
                 cmocka_unit_test(recent_work_fades),
         };

@@ -527,9 +527,8 @@ struct net_request *net_request_send(struct net_client *client, const struct net
         request->client = client;
         request->spec = *spec;
         memcpy(&request->addr, spec->addr, addr_len);
-        /* A POST that a kept connection swallowed may have been worked on: sending it again is the caller's
-         * decision. */
-        request->retryable = strcmp(spec->method, "GET") == 0 || strcmp(spec->method, "HEAD") == 0;
+        request->retryable =
+                spec->again || strcmp(spec->method, "GET") == 0 || strcmp(spec->method, "HEAD") == 0;
         request->due_ms = spec->timeout_ms ? net_now_ms(client->loop) + spec->timeout_ms : UINT64_MAX;
         if (!request_compose(request)) {
                 request_free(request);

@@ -33,6 +33,8 @@ struct net_request_spec {
         uint32_t timeout_ms;   /* whole request; 0 none */
         size_t body_bytes_max; /* gathered body; 0: not gathered, on_chunk only */
         bool fresh;            /* use a new connection and close it afterwards */
+        bool again; /* a POST too is sent once more when a kept connection ended before a byte of the
+                                  answer, although it may have been worked on; GET and HEAD always are */
         void (*on_head)(void *ctx, const struct http1_head *head); /* optional */
         void (*on_chunk)(void *ctx, const char *data, size_t len); /* optional: as it arrives */
         /* Always called once, unless cancelled. status 0 when no head came. body: what was gathered. */

@@ -144,8 +144,8 @@ static void on_done(void *ctx, enum net_request_error error, unsigned status, st
         r->body_len = body.len;
 }
 
-static struct net_request *request(struct fixture *f, struct result *r, const char *method, const char *body,
-                                   uint32_t timeout_ms)
+static struct net_request *send_one(struct fixture *f, struct result *r, const char *method, const char *body,
+                                    uint32_t timeout_ms, bool again)
 {
         struct net_request_spec spec = {
                 .addr = (struct sockaddr *)&f->addr,
@@ -155,6 +155,7 @@ static struct net_request *request(struct fixture *f, struct result *r, const ch
                 .headers = "a: b\r\n",
                 .body = {.data = body, .len = strlen(body)},
                 .timeout_ms = timeout_ms,
+                .again = again,
                 .body_bytes_max = sizeof(r->body),
                 .on_head = on_head,
                 .on_chunk = on_chunk,
@@ -169,6 +170,12 @@ static struct net_request *request(struct fixture *f, struct result *r, const ch
         assert_non_null(q);
         assert_false(r->done);
         return q;
+}
+
+static struct net_request *request(struct fixture *f, struct result *r, const char *method, const char *body,
+                                   uint32_t timeout_ms)
+{
+        return send_one(f, r, method, body, timeout_ms, false);
 }
 
 static void finish(struct fixture *f, struct result *r)
@@ -329,7 +336,21 @@ static void bodies_are_bounded(void **state)
         assert_int_equal(r.status, 200);
 }
 
-static void a_lost_kept_connection_is_tried_again_for_get_only(void **state)
+/* The peer closes when the next request arrives; the one after that is answered. */
+static void lose_one(struct fixture *f, struct result *r, unsigned accepted)
+{
+        while (f->accepted < accepted && !r->done) {
+                uv_run(&f->loop.uv, UV_RUN_ONCE);
+                if (f->peer == NULL) {
+                        f->answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+                        f->close_after = false;
+                        f->got_len = 0;
+                }
+        }
+        finish(f, r);
+}
+
+static void a_lost_kept_connection_is_tried_again_if_that_is_allowed(void **state)
 {
         struct fixture *f = *state;
         struct result r;
@@ -353,17 +374,23 @@ static void a_lost_kept_connection_is_tried_again_for_get_only(void **state)
         f->answer = "";
         f->close_after = true;
         request(f, &r, "GET", "", 0);
-        while (f->accepted < 3 && !r.done) {
-                uv_run(&f->loop.uv, UV_RUN_ONCE);
-                if (f->peer == NULL) { /* the kept one is closed: let the second try pass */
-                        f->answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
-                        f->close_after = false;
-                        f->got_len = 0;
-                }
-        }
-        finish(f, &r);
+        lose_one(f, &r, 3);
         assert_body(&r, "ok");
         assert_int_equal(f->accepted, 3);
+
+        f->answer = "";
+        f->close_after = true;
+        send_one(f, &r, "POST", "x", 0, true);
+        lose_one(f, &r, 4);
+        assert_body(&r, "ok");
+        assert_int_equal(f->accepted, 4);
+        /* Once: a new connection that is lost is a failure. */
+        f->answer = "";
+        f->close_after = true;
+        send_one(f, &r, "POST", "x", 0, true);
+        finish(f, &r);
+        assert_int_equal(r.error, NET_REQUEST_CLOSED);
+        assert_int_equal(f->accepted, 5);
 }
 
 static void a_connection_closed_while_idle_is_not_used(void **state)
@@ -420,8 +447,8 @@ int main(void)
                 cmocka_unit_test_setup_teardown(a_cut_answer_is_an_error, setup, teardown),
                 cmocka_unit_test_setup_teardown(what_is_not_http_is_an_error, setup, teardown),
                 cmocka_unit_test_setup_teardown(bodies_are_bounded, setup, teardown),
-                cmocka_unit_test_setup_teardown(a_lost_kept_connection_is_tried_again_for_get_only, setup,
-                                                teardown),
+                cmocka_unit_test_setup_teardown(a_lost_kept_connection_is_tried_again_if_that_is_allowed,
+                                                setup, teardown),
                 cmocka_unit_test_setup_teardown(a_connection_closed_while_idle_is_not_used, setup, teardown),
                 cmocka_unit_test_setup_teardown(cancel_closes_without_a_callback, setup, teardown),
         };

@@ -287,6 +287,7 @@ static bool call_start(struct sim_load *load, const struct due *due)
                 .target = load->options.target,
                 .headers = load->options.headers,
                 .timeout_ms = load->options.timeout_ms,
+                .again = true, /* llama.cpp closes behind a stream that promised to be kept */
                 .on_head = on_head,
                 .on_chunk = on_chunk,
                 .on_done = on_done,
