@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/peers, the comparison with other routers: over kvroute mock, with nginx and kvroute, for a few seconds."""
+"""bench/peers, the comparison with other routers: its rules; and over kvroute mock, with nginx, where KVROUTE_TIMED asks for it."""
 import json
 import os
 import shutil
@@ -16,6 +16,9 @@ import calibrate  # noqa: E402
 import run as peers  # noqa: E402
 
 
+timed = pytest.mark.skipif(not os.environ.get("KVROUTE_TIMED"), reason="minutes of real time; KVROUTE_TIMED=1 on a quiet machine")
+
+
 def bench(tmp_path, *arguments):
     figures = tmp_path / "figures.json"
     argv = [sys.executable, PEERS / "run.py", "--kvroute", BINARY, "--fleets", "mock", "--speed", "4", "--settle", "0.3",
@@ -26,6 +29,7 @@ def bench(tmp_path, *arguments):
     return done.stdout, json.loads(figures.read_text())
 
 
+@timed
 def test_nginx_and_kvroute_over_mocks(tmp_path):
     if not (shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")):
         pytest.skip("no nginx")
@@ -47,7 +51,7 @@ def test_nginx_and_kvroute_over_mocks(tmp_path):
     assert "idle: 0.060 s; nginx here: " in out and "kvroute against nginx: mean " in out, out
 
 
-@pytest.mark.skipif(not os.environ.get("KVROUTE_TIMED"), reason="compares times; KVROUTE_TIMED=1 on a quiet machine")
+@timed
 def test_policies_and_the_simulator(tmp_path):
     out, figures = bench(tmp_path, "--policies", "--routers", "kv,round_robin", "--workloads", "chat", "--seeds", "1", "--requests",
                          "60", "--rates", "mock=25", "--calibrate")
