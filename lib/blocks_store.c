@@ -106,6 +106,7 @@ static void group_touch(struct store *store, struct group *group)
                 while (followed < group->count &&
                        block_node_key(blocks, group->ahead + followed) == group->keys[followed]) {
                         group->nodes[followed] = group->ahead + followed;
+                        group->frees[followed] = NULL; /* by its turn the node may be another block's */
                         followed++;
                 }
                 /* Not asked for yet. */

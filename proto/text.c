@@ -114,8 +114,11 @@ static size_t utf8_len(const unsigned char *at, size_t left)
 
 void text_add_json(struct text *text, struct kvr_slice bytes)
 {
-        const unsigned char *at = (const unsigned char *)bytes.data, *end = at + bytes.len;
+        const unsigned char *at = (const unsigned char *)bytes.data, *end;
 
+        if (!bytes.len) /* nothing may lie nowhere */
+                return;
+        end = at + bytes.len;
         while (at < end) {
                 const unsigned char *plain = at;
                 size_t len;
