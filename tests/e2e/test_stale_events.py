@@ -40,6 +40,7 @@ def simulated(*arguments):
     return row
 
 
+@pytest.mark.slow
 def test_late_and_lost_events_cost_little():
     """The checks are the script's; here it is looked that its tables can tell one thing from another."""
     done = tables("--quick")
@@ -67,6 +68,7 @@ def test_whole_traces():
     assert float(fresh["synthetic", "oracle"]["hits"]) > 0.62
 
 
+@pytest.mark.slow
 def test_starved_caches_are_no_worse_by_events():
     """Eleven times the caches are asked for, and prompts wait: what is held now is not what will be held then."""
     trace = "synthetic:requests=2500,rate=8,groups=60,prefix=6144,zipf=0.8,output=64"
@@ -76,6 +78,7 @@ def test_starved_caches_are_no_worse_by_events():
     assert events["ttft_s"]["mean"] < 1.3 * history["ttft_s"]["mean"]
 
 
+@pytest.mark.slow
 def test_rare_losses_for_good_are_no_worse_than_no_events():
     """One message in five hundred is lost and cannot be asked for again. Its engine's view is empty then and fills slowly:
     what it lacks was once believed to be gone."""
@@ -88,6 +91,7 @@ def test_rare_losses_for_good_are_no_worse_than_no_events():
     assert lossy["predicted_hit_rate"] > 0.995 * lossy["hit_rate"]
 
 
+@pytest.mark.slow
 def test_reuse_interval_is_told():
     trace = EXTRACTS / "agents.jsonl.gz"
     one, twice = simulated("--index", "oracle", "--loads", 0.5, trace), simulated("--index", "oracle", "--loads", 1, trace)
