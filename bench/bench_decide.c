@@ -107,10 +107,11 @@ static void memory_print(const struct bench *bench)
         const struct kvr__table *table = &index->by_key;
         uint64_t lines = table->count + table->reserve.fresh - 1 - table->reserve.free_count;
 
-        printf("%5u replicas  %llu pairs of %zu bytes, %u nodes of %zu and %.1f of their table, %llu bytes "
+        printf("%5u replicas  %llu pairs of %zu bytes, %llu nodes of %zu and %.1f of their table, %llu bytes "
                "in all\n",
-               bench->replicas, (unsigned long long)index->pair_count, sizeof(struct pair), table->items,
-               sizeof(struct node), (double)lines * sizeof(struct kvr__line) / table->items,
+               bench->replicas, (unsigned long long)index->pair_count, sizeof(struct pair),
+               (unsigned long long)index->node_count, sizeof(struct node),
+               (double)lines * sizeof(struct kvr__line) / (double)index->node_count,
                (unsigned long long)index->budget.bytes);
 }
 

@@ -229,7 +229,7 @@ KVR__PREFETCHER void victims_prefetch(const struct kvr__index *index, const stru
 
         for (int ahead = 1; ahead <= 6 && pair->prev; ahead++) {
                 pair = pair_at(index, pair->prev);
-                if (ahead == 3)
+                if (ahead == 3 && (node_at(index, pair->node)->size & NODE_LISTED))
                         kvr__table_prefetch(&index->by_key, key_hash(node_at(index, pair->node)->key));
                 if (ahead < 6)
                         continue;
@@ -370,7 +370,7 @@ static uint32_t touch_node(struct kvr__index *index, const struct kvr__path *pat
         double tokens = (double)(points[i].end - (i ? points[i - 1].end : 0)) * tokens_per_unit + 0.5;
         uint32_t size = tokens < 1 ? 1 : tokens > NODE_SIZE ? NODE_SIZE : (uint32_t)tokens;
 
-        return kvr__node_make(index, points[i].key, size);
+        return kvr__node_make(index, points[i].key, size, i ? path->nodes[i - 1] : 0);
 }
 
 /* Behind `cursor`; 0 when there is no room. */
@@ -404,8 +404,6 @@ uint32_t kvr__index_touch(struct kvr__index *index, struct kvr__path *path, cons
         uint32_t cursor, i = touch_held(index, path, touch, &cursor);
 
         for (; i < count; i++) {
-                if (i + KVR__INSERT_AHEAD < count)
-                        kvr__table_prefetch(&index->by_key, key_hash(points[i + KVR__INSERT_AHEAD].key));
                 if (!room_make(index, touch->lane, cursor))
                         break;
                 uint32_t node = touch_node(index, path, points, i, touch->tokens_per_unit);
@@ -431,12 +429,12 @@ uint32_t kvr__index_touch(struct kvr__index *index, struct kvr__path *path, cons
         return i;
 }
 
-void kvr__index_remove(struct kvr__index *index, uint16_t lane, const struct kvr_point *points, uint32_t from,
-                       uint32_t count, uint16_t owner)
+void kvr__index_remove(struct kvr__index *index, struct kvr__path *path, uint16_t lane,
+                       const struct kvr_point *points, uint32_t from, uint32_t count, uint16_t owner)
 {
-        for (uint32_t i = count; i-- > from;) {
-                uint32_t node = kvr__node_find(index, points[i].key);
-                uint32_t number = node ? kvr__pair_find(index, node, lane, 0) : 0;
+        kvr__index_find(index, points, count, path);
+        for (uint32_t i = path->known; i-- > from;) {
+                uint32_t number = kvr__pair_find(index, path->nodes[i], lane, 0);
 
                 if (number && pair_at(index, number)->owner == owner)
                         pair_drop(index, number);
@@ -448,7 +446,7 @@ void kvr__index_stats(const struct kvr__index *index, struct kvr__index_stats *r
         *ret = (struct kvr__index_stats){
                 .bytes = index->budget.bytes,
                 .bytes_max = index->budget.bytes_max,
-                .nodes = index->by_key.items,
+                .nodes = index->node_count,
                 .pairs = index->pair_count,
                 .pairs_closed = index->closed_pairs,
                 .shared_pairs = index->by_holder.items,

@@ -22,9 +22,10 @@
  *
  * A node that one lane holds points straight at its pair; only nodes with several holders have a set (bitmaps
  * of 64 lanes) and have their pairs in a second table. Nodes are numbered in the order in which chains came,
- * so the next point of a prompt is mostly the next node and needs no hash look-up.
+ * so the next point of a prompt is mostly the next node. Such a node is found from the one before it, which
+ * outlives it, and is not in the table of keys at all: that holds only where chains begin and part.
  *
- * Memory: 20 bytes a node and 10 of its table, 16 bytes a pair, for a shared one 10 more and the set. All of
+ * Memory: 20 bytes a node and 10 more in the table, 16 bytes a pair, for a shared one 10 more and the set. All of
  * it, tables included, stays below the cap given to kvr__index_new; at the cap the longest lane's tail makes
  * room. Owner: whoever holds the router's lock.
  */
@@ -99,9 +100,8 @@ struct kvr__note *kvr__index_note(const struct kvr__index *index, const struct k
 /* The same, made on demand; NULL when memory is spent. A new one is all zero. */
 struct kvr__note *kvr__index_note_make(struct kvr__index *index, const struct kvr__path *path,
                                        uint32_t point);
-/* By key; 0 when unknown. Valid until the next change. */
-struct kvr__note *kvr__index_note_of_key(struct kvr__index *index, uint64_t key, bool make);
-/* The same, where the key's node was number `node` some time ago. */
+/* The note of a key whose node was number `node` some time ago; NULL when it is that no more. Valid until the
+ * next change. */
 struct kvr__note *kvr__index_note_at(struct kvr__index *index, uint32_t node, uint64_t key, bool make);
 
 /* ---- change ---- */
@@ -120,9 +120,10 @@ struct kvr__touch {
  */
 uint32_t kvr__index_touch(struct kvr__index *index, struct kvr__path *path, const struct kvr_point *points,
                           uint32_t count, const struct kvr__touch *touch);
-/* Removes those of points[from..count) that the lane holds and that still bear the mark. */
-void kvr__index_remove(struct kvr__index *index, uint16_t lane, const struct kvr_point *points, uint32_t from,
-                       uint32_t count, uint16_t owner);
+/* Removes those of points[from..count) that the lane holds and that still bear the mark. Uses the path for
+ * itself. */
+void kvr__index_remove(struct kvr__index *index, struct kvr__path *path, uint16_t lane,
+                       const struct kvr_point *points, uint32_t from, uint32_t count, uint16_t owner);
 
 struct kvr__index_stats {
         uint64_t bytes, bytes_max;

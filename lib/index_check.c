@@ -14,7 +14,7 @@ static uint32_t holders_count(const struct kvr__index *index, const struct node 
 }
 
 struct sums {
-        uint64_t nodes, holders, notes, pairs;
+        uint64_t nodes, listed, holders, notes, pairs;
 };
 
 static bool node_check(const struct kvr__index *index, uint32_t number, struct sums *sums)
@@ -22,14 +22,29 @@ static bool node_check(const struct kvr__index *index, uint32_t number, struct s
         const struct node *node = node_at(index, number);
         uint32_t count = holders_count(index, node);
 
-        if (!(node->size & NODE_LIVE) || !count)
+        if (!count)
                 return false;
         if (!(node->size & NODE_SHARED) && pair_at(index, node->holder)->node != number)
                 return false;
         sums->nodes++;
+        sums->listed += (node->size & NODE_LISTED) != 0;
         sums->holders += count;
         sums->notes += node->note != 0;
         return true;
+}
+
+static bool listed_check(const struct kvr__index *index, uint32_t number, struct sums *sums)
+{
+        (void)sums;
+        return node_at(index, number)->size & NODE_LISTED;
+}
+
+static bool nodes_check(const struct kvr__index *index, struct sums *sums)
+{
+        for (uint32_t number = 1; number < index->nodes.fresh; number++)
+                if ((node_at(index, number)->size & NODE_LIVE) && !node_check(index, number, sums))
+                        return false;
+        return sums->nodes == index->node_count && sums->listed == index->by_key.items;
 }
 
 static bool pair_check(const struct kvr__index *index, uint32_t number, struct sums *sums)
@@ -120,7 +135,7 @@ bool kvr__index_check(const struct kvr__index *index)
                 return false;
         struct sums sums = {0};
 
-        return table_check(index, &index->by_key, node_check, &sums) &&
+        return nodes_check(index, &sums) && table_check(index, &index->by_key, listed_check, &sums) &&
                table_check(index, &index->by_holder, pair_check, &sums) &&
                sums.holders == index->pair_count && sums.notes == index->note_count;
 }

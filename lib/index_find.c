@@ -6,11 +6,12 @@
 
 #define SPLIT_DEPTH 14 /* halvings of the longest chain, and one */
 
-static bool node_is(const struct kvr__index *index, uint32_t number, uint64_t key)
+/* The node of the point behind the one whose node is `before`, if it lies there; else 0. */
+static uint32_t node_behind(const struct kvr__index *index, uint32_t before, uint64_t key)
 {
-        const struct node *node = node_at(index, number);
+        uint32_t guess = before + 1;
 
-        return node->key == key && (node->size & NODE_LIVE);
+        return guess < index->nodes.fresh && kvr__node_is(index, guess, key) ? guess : 0;
 }
 
 /* Looks `count` keys up with their cache misses overlapping. Returns how many leading ones are known. */
@@ -30,6 +31,8 @@ static uint32_t find_batch(const struct kvr__index *index, const struct kvr_poin
                 /* The first with the tag is nearly always the one. */
                 if (!ret_nodes[i] || node_at(index, ret_nodes[i])->key != points[i].key)
                         ret_nodes[i] = kvr__node_find(index, points[i].key);
+                if (!ret_nodes[i] && i)
+                        ret_nodes[i] = node_behind(index, ret_nodes[i - 1], points[i].key);
                 if (!ret_nodes[i])
                         return i;
         }
@@ -41,13 +44,11 @@ void kvr__index_find(const struct kvr__index *index, const struct kvr_point *poi
 {
         uint32_t known = 0, batch = 1, noted = 0;
 
-        /* Prompts mostly part from what is known near their end: asked for now, those lines come meanwhile. */
-        for (uint32_t i = count > FIND_TAIL ? count - FIND_TAIL : 0; i < count; i++)
-                kvr__table_prefetch(&index->by_key, key_hash(points[i].key));
         while (known < count) {
-                uint32_t guess = known ? ret_path->nodes[known - 1] + 1 : 0;
+                uint32_t guess =
+                        known ? node_behind(index, ret_path->nodes[known - 1], points[known].key) : 0;
 
-                if (guess && guess < index->nodes.fresh && node_is(index, guess, points[known].key)) {
+                if (guess) {
                         /* One in four: there are three to a cache line. */
                         if (guess % 4 == 0 && guess + FIND_AHEAD < index->nodes.fresh)
                                 __builtin_prefetch(node_at(index, guess + FIND_AHEAD));
@@ -66,9 +67,6 @@ void kvr__index_find(const struct kvr__index *index, const struct kvr_point *poi
         for (uint32_t i = 0; i < known; i++)
                 if (node_at(index, ret_path->nodes[i])->note)
                         ret_path->noted[noted++] = (uint16_t)i;
-        /* What is not known is mostly entered next, and that will want these lines. */
-        for (uint32_t i = known; i < count && i < known + KVR__INSERT_AHEAD; i++)
-                kvr__table_prefetch(&index->by_key, key_hash(points[i].key));
         ret_path->known = known;
         ret_path->noted_count = noted;
 }
@@ -225,21 +223,11 @@ struct kvr__note *kvr__index_note_make(struct kvr__index *index, const struct kv
         return note_make(index, node_at(index, path->nodes[point]));
 }
 
-static struct kvr__note *note_of_node(struct kvr__index *index, uint32_t number, bool make)
-{
-        struct node *node = number ? node_at(index, number) : NULL;
-
-        return node && (node->note || make) ? note_make(index, node) : NULL;
-}
-
-struct kvr__note *kvr__index_note_of_key(struct kvr__index *index, uint64_t key, bool make)
-{
-        return note_of_node(index, kvr__node_find(index, key), make);
-}
-
 struct kvr__note *kvr__index_note_at(struct kvr__index *index, uint32_t number, uint64_t key, bool make)
 {
-        bool still = number && number < index->nodes.fresh && node_is(index, number, key);
+        if (!number || number >= index->nodes.fresh || !kvr__node_is(index, number, key))
+                return NULL;
+        struct node *node = node_at(index, number);
 
-        return still ? note_of_node(index, number, make) : kvr__index_note_of_key(index, key, make);
+        return node->note || make ? note_make(index, node) : NULL;
 }

@@ -6,17 +6,16 @@
 #include "index.h"
 #include "table.h"
 
-#define NODE_SHARED       0x80000000U /* holder is a set, not a pair */
-#define NODE_LIVE         0x40000000U
-#define NODE_SIZE         0x00ffffffU /* tokens between the point before and this one */
-#define LOST_PLACES       2048        /* fingerprints of lost keys a lane remembers */
-#define LOST_SAMPLE(k)    ((k) >> 61 == 0)
-#define FIND_AHEAD        8   /* nodes between the one that is looked at and the one that is asked for */
-#define FIND_BATCH        16  /* hash look-ups in flight at once */
-#define FIND_TAIL         16  /* last points of a prompt that are asked for before anything is known of it */
-#define KVR__INSERT_AHEAD 16  /* the same of insertions */
-#define ROOM_ATTEMPTS     64  /* evictions that one insertion may cause before it gives up */
-#define VICTIM_LIFETIME   256 /* evictions until the longest lane is looked for again */
+#define NODE_SHARED     0x80000000U /* holder is a set, not a pair */
+#define NODE_LIVE       0x40000000U
+#define NODE_LISTED     0x20000000U /* in the table; else it follows the node of the point before it */
+#define NODE_SIZE       0x00ffffffU /* tokens between the point before and this one */
+#define LOST_PLACES     2048        /* fingerprints of lost keys a lane remembers */
+#define LOST_SAMPLE(k)  ((k) >> 61 == 0)
+#define FIND_AHEAD      8   /* nodes between the one that is looked at and the one that is asked for */
+#define FIND_BATCH      16  /* hash look-ups in flight at once */
+#define ROOM_ATTEMPTS   64  /* evictions that one insertion may cause before it gives up */
+#define VICTIM_LIFETIME 256 /* evictions until the longest lane is looked for again */
 
 /* Four-byte alignment, so that a node has 20 bytes. */
 typedef uint64_t node_key __attribute__((aligned(4)));
@@ -59,14 +58,14 @@ struct lane {
 struct kvr__index {
         struct kvr__budget budget;
         struct kvr__pool nodes, pairs, chunks, notes;
-        struct kvr__table by_key;    /* nodes */
+        struct kvr__table by_key;    /* nodes that are listed */
         struct kvr__table by_holder; /* pairs of shared nodes */
         struct lane *lanes;
         uint32_t lane_room, lanes_open, lanes_closed;
         uint16_t closed_head;
         uint16_t victim; /* the longest lane when last looked for */
         uint32_t victim_left;
-        uint64_t pair_count, closed_pairs, note_count, evictions;
+        uint64_t node_count, pair_count, closed_pairs, note_count, evictions;
 };
 
 static inline struct node *node_at(const struct kvr__index *index, uint32_t number)
@@ -109,10 +108,17 @@ static inline uint32_t kvr__pair_find(const struct kvr__index *index, uint32_t n
 }
 /* Nodes and shared pairs, for their tables. */
 extern const struct kvr__table_items kvr__node_items, kvr__pair_items;
-/* Number of the node with that key, or 0. */
+/* Is it the node of that key? */
+static inline bool kvr__node_is(const struct kvr__index *index, uint32_t number, uint64_t key)
+{
+        const struct node *node = node_at(index, number);
+
+        return node->key == key && (node->size & NODE_LIVE);
+}
+/* Number of the listed node with that key, or 0. */
 uint32_t kvr__node_find(const struct kvr__index *index, uint64_t key);
-/* A live node without holders; 0 when there is no room. */
-uint32_t kvr__node_make(struct kvr__index *index, uint64_t key, uint32_t size);
+/* A live node without holders, behind `before`, the node of the point before, or 0; 0 when there is no room. */
+uint32_t kvr__node_make(struct kvr__index *index, uint64_t key, uint32_t size, uint32_t before);
 void kvr__node_drop(struct kvr__index *index, uint32_t number);
 /* Makes a pair a holder of its node; false when there is no room. */
 bool kvr__holder_add_second(struct kvr__index *index, uint32_t pair);

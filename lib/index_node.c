@@ -66,25 +66,31 @@ uint32_t kvr__node_find(const struct kvr__index *index, uint64_t key)
         return number;
 }
 
-uint32_t kvr__node_make(struct kvr__index *index, uint64_t key, uint32_t size)
+uint32_t kvr__node_make(struct kvr__index *index, uint64_t key, uint32_t size, uint32_t before)
 {
         uint32_t number = kvr__pool_take(&index->nodes);
 
         if (!number)
                 return 0;
         *node_at(index, number) = (struct node){.key = key, .size = size | NODE_LIVE};
-        if (kvr__table_insert(&index->by_key, key_hash(key), number))
-                return number;
-        node_at(index, number)->size = 0;
-        kvr__pool_give(&index->nodes, number);
-        return 0;
+        if (!before || number != before + 1) {
+                if (!kvr__table_insert(&index->by_key, key_hash(key), number)) {
+                        node_at(index, number)->size = 0;
+                        kvr__pool_give(&index->nodes, number);
+                        return 0;
+                }
+                node_at(index, number)->size |= NODE_LISTED;
+        }
+        index->node_count++;
+        return number;
 }
 
 void kvr__node_drop(struct kvr__index *index, uint32_t number)
 {
         struct node *node = node_at(index, number);
 
-        kvr__table_remove(&index->by_key, key_hash(node->key), number);
+        if (node->size & NODE_LISTED)
+                kvr__table_remove(&index->by_key, key_hash(node->key), number);
         if (node->note) {
                 kvr__pool_give(&index->notes, node->note);
                 index->note_count--;
@@ -92,6 +98,7 @@ void kvr__node_drop(struct kvr__index *index, uint32_t number)
         node->size = 0;
         node->note = 0;
         kvr__pool_give(&index->nodes, number);
+        index->node_count--;
 }
 
 /* ---- holders ---- */

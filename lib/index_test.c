@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "brain_test.h"
+#include "index_int.h"
 
 #define MEMORY (64U << 20)
 
@@ -330,11 +331,41 @@ static void marks_decide_what_a_failed_request_takes_along(void **state)
         touch_marked(index, &a, lane, 11);
         /* A second request took the common part over: it stays. */
         touch_marked(index, &b, lane, 12);
-        kvr__index_remove(index, lane, a.points, 0, a.count, 11);
+        kvr__index_remove(index, &path, lane, a.points, 0, a.count, 11);
         assert_int_equal(depth_of(index, &a, lane), common);
         assert_int_equal(depth_of(index, &b, lane), b.count);
-        kvr__index_remove(index, lane, b.points, 0, b.count, 12);
+        kvr__index_remove(index, &path, lane, b.points, 0, b.count, 12);
         assert_int_equal(depth_of(index, &b, lane), common);
+        assert_true(kvr__index_check(index));
+        kvr__index_free(index);
+}
+
+/* Only where a chain begins, and where one parts from what was there, is a place of the table taken. */
+static void chains_are_listed_where_they_begin_and_part(void **state)
+{
+        struct kvr__index *index = kvr__index_new(MEMORY);
+        static struct brain_prompt a, b;
+        uint16_t first = lane_new(index), second = lane_new(index);
+
+        (void)state;
+        brain_prompt_init(&a);
+        brain_message(&a, 1, 2000);
+        b = a;
+        brain_message(&a, 2, 20000);
+        brain_message(&b, 3, 20000);
+        touch(index, &a, first);
+        assert_int_equal(index->by_key.items, 1);
+        touch(index, &b, first);
+        assert_int_equal(index->by_key.items, 2);
+        touch(index, &a, second);
+        touch(index, &b, second);
+        assert_int_equal(index->by_key.items, 2);
+        /* Numbers come back in the order they were given in: this chain has them all, with the one jump. */
+        kvr__lane_shrink(index, first, 0, UINT32_MAX);
+        kvr__lane_shrink(index, second, 0, UINT32_MAX);
+        touch(index, &b, second);
+        assert_int_equal(index->by_key.items, 2);
+        assert_int_equal(depth_of(index, &b, second), b.count);
         assert_true(kvr__index_check(index));
         kvr__index_free(index);
 }
@@ -348,10 +379,12 @@ static void notes_live_and_die_with_their_node(void **state)
 
         (void)state;
         brain_prompt_of(&p, 1, 4000);
-        assert_null(kvr__index_note_of_key(index, p.points[3].key, true));
         touch(index, &p, lane);
-        assert_null(kvr__index_note_of_key(index, p.points[3].key, false));
-        struct kvr__note *note = kvr__index_note_of_key(index, p.points[3].key, true);
+        uint32_t node = path.nodes[3];
+
+        assert_null(kvr__index_note_at(index, node, p.points[3].key, false));
+        assert_null(kvr__index_note_at(index, node, p.points[4].key, true));
+        struct kvr__note *note = kvr__index_note_at(index, node, p.points[3].key, true);
 
         assert_non_null(note);
         assert_int_equal(note->answer_lane, KVR__NO_LANE);
@@ -413,7 +446,7 @@ static void agrees_with_plain_arrays(void **state)
 
                         assert_int_equal(touch_marked(index, &p, lanes[which], 9), p.count);
                         oracle_touch(lane, &p, 9);
-                        kvr__index_remove(index, lanes[which], p.points, from, p.count, 9);
+                        kvr__index_remove(index, &path, lanes[which], p.points, from, p.count, 9);
                         for (uint32_t i = from; i < p.count; i++)
                                 oracle_take(lane, oracle_place(lane, p.points[i].key));
                         break;
@@ -517,7 +550,7 @@ static void nonsense_does_no_harm(void **state)
                         p.points[i] = (struct kvr_point){1 + brain_mix(random++) % 10, i + 1};
                 touch_marked(index, &p, lane, 5);
                 if (chance >> 20 & 1)
-                        kvr__index_remove(index, lane, p.points, 0, p.count, 5);
+                        kvr__index_remove(index, &path, lane, p.points, 0, p.count, 5);
                 if ((chance >> 21 & 7) == 0)
                         kvr__lane_shrink(index, lane, 3, UINT32_MAX);
         }
@@ -541,6 +574,7 @@ int main(void)
                 cmocka_unit_test(evicted_keys_are_remembered_for_a_while),
                 cmocka_unit_test(closing_a_lane_costs_nothing_now),
                 cmocka_unit_test(marks_decide_what_a_failed_request_takes_along),
+                cmocka_unit_test(chains_are_listed_where_they_begin_and_part),
                 cmocka_unit_test(notes_live_and_die_with_their_node),
                 cmocka_unit_test(agrees_with_plain_arrays),
                 cmocka_unit_test(the_cap_holds),

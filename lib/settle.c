@@ -368,7 +368,7 @@ static void residency_settle(struct kvr_router *router, struct kvr_ticket *ticke
         if (replica->removed || ticket->epoch != replica->epoch)
                 return;
         if (!result->computed) {
-                kvr__index_remove(router->index, replica->lane, ticket->points, ticket->held,
+                kvr__index_remove(router->index, &router->path, replica->lane, ticket->points, ticket->held,
                                   ticket->inserted, ticket->mark);
                 kvr__young_withdraw(router, ticket);
                 return;

@@ -108,8 +108,8 @@ void kvr__young_withdraw(struct kvr_router *router, const struct kvr_ticket *tic
 
         for (int i = 0; i < 2; i++)
                 if (young->lanes[i] != KVR__NO_LANE)
-                        kvr__index_remove(router->index, young->lanes[i], ticket->points, ticket->young_held,
-                                          ticket->inserted, ticket->mark);
+                        kvr__index_remove(router->index, &router->path, young->lanes[i], ticket->points,
+                                          ticket->young_held, ticket->inserted, ticket->mark);
 }
 
 void kvr__young_first_token(struct kvr__replica *replica, const struct kvr_ticket *ticket)
