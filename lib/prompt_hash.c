@@ -4,7 +4,7 @@
  * hash. With a secret made from the seed beforehand the long forms give what XXH3_64bits_withSeed gives.
  */
 #include "lib/prompt_hash.h"
-#include "lib/prompt_hash_avx2.h"
+#include "lib/prompt_hash_x86.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -17,17 +17,21 @@ void kvr__hash_init(struct kvr__hash *hash, uint64_t seed)
 {
         hash->seed = seed;
         XXH3_generateSecret_fromSeed(hash->secret, seed);
-#ifdef KVR__HASH_AVX2
-        hash->has_avx2 = __builtin_cpu_supports("avx2");
-#else
-        hash->has_avx2 = false;
+        hash->form = KVR__HASH_ANY_CPU;
+#ifdef KVR__HASH_X86
+        if (__builtin_cpu_supports("avx512f"))
+                hash->form = KVR__HASH_AVX512;
+        else if (__builtin_cpu_supports("avx2"))
+                hash->form = KVR__HASH_AVX2;
 #endif
 }
 
 static inline uint64_t hash_long(const struct kvr__hash *hash, const void *data, size_t len)
 {
-#ifdef KVR__HASH_AVX2
-        if (hash->has_avx2)
+#ifdef KVR__HASH_X86
+        if (hash->form == KVR__HASH_AVX512)
+                return kvr__hash64_avx512(hash, data, len);
+        if (hash->form == KVR__HASH_AVX2)
                 return kvr__hash64_avx2(hash, data, len);
 #endif
         return XXH3_64bits_withSecret(data, len, hash->secret, sizeof(hash->secret));
@@ -44,8 +48,10 @@ struct kvr__digest kvr__hash128(const struct kvr__hash *hash, const void *data, 
 {
         XXH128_hash_t h;
 
-#ifdef KVR__HASH_AVX2
-        if (len > MIDDLE_MAX && hash->has_avx2)
+#ifdef KVR__HASH_X86
+        if (len > MIDDLE_MAX && hash->form == KVR__HASH_AVX512)
+                return kvr__hash128_avx512(hash, data, len);
+        if (len > MIDDLE_MAX && hash->form == KVR__HASH_AVX2)
                 return kvr__hash128_avx2(hash, data, len);
 #endif
         h = XXH3_128bits_withSeed(data, len, hash->seed);

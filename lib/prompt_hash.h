@@ -3,16 +3,17 @@
 #ifndef KVROUTE_LIB_PROMPT_HASH_H
 #define KVROUTE_LIB_PROMPT_HASH_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #define KVR__HASH_SECRET_BYTES 192
 #define KVR__HASH_NUMBERS_MAX  16
 
+enum kvr__hash_form { KVR__HASH_ANY_CPU, KVR__HASH_AVX2, KVR__HASH_AVX512 };
+
 struct kvr__hash {
         uint64_t seed;
-        bool has_avx2;
+        enum kvr__hash_form form; /* the widest that the CPU can do */
         unsigned char secret[KVR__HASH_SECRET_BYTES];
 };
 
