@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "blocks_form.h"
 #include "blocks_int.h"
 
 #define SEGMENT_MIN      8192
@@ -57,6 +58,7 @@ struct kvr__blocks *kvr__blocks_new(uint64_t bytes_max, uint64_t salt)
         *budget = (struct kvr__budget){sizeof(*blocks), bytes_max, bytes_max - bytes_max / 16};
         blocks->salts[0] = block_mix(salt, 0, 0x9e3779b97f4a7c15ULL);
         blocks->salts[1] = block_mix(salt, 0x2545f4914f6cdd1dULL, 0xd6e8feb86659fd93ULL) | 1;
+        blocks->form = kvr__block_form_best();
         blocks->free.head = blocks->closed.head = BLOCK_NO_LANE;
         kvr__blocks_table_init(&blocks->copies, &blocks->lines);
         kvr__blocks_table_init(&blocks->aliases, &blocks->lines);
@@ -163,14 +165,13 @@ bool kvr__block_count_up(struct kvr__blocks_table *table, uint64_t hash)
         _Atomic uint64_t *place = kvr__blocks_table_find(table, hash, &item, &spot);
 
         if (!place)
-                return kvr__blocks_table_put_at(table, &spot, hash, 1);
+                return kvr__blocks_table_put_at(table, &spot, kvr__item_of(hash), 1);
         if (kvr__item_number(item) < KVR__NUMBER_MAX)
                 atomic_store_explicit(place, item + 1, memory_order_relaxed);
         return true;
 }
 
-/* False when nothing was counted; else *ret_left is what is left. */
-static bool count_down(struct kvr__blocks_table *table, uint64_t hash, uint32_t *ret_left)
+bool kvr__block_count_down(struct kvr__blocks_table *table, uint64_t hash, uint32_t *ret_left)
 {
         struct kvr__blocks_spot spot;
         uint64_t item;
@@ -206,7 +207,7 @@ static bool counts_end(struct kvr__blocks *blocks, uint16_t lane, uint32_t handl
         if (handle & BLOCK_COPIED)
                 count_forget(&blocks->copies, block_lane_hash(blocks, lane, handle_low, node));
         return blocks->aliases.items &&
-               count_down(&blocks->aliases, block_lane_hash(blocks, lane, 0, node), &left);
+               kvr__block_count_down(&blocks->aliases, block_lane_hash(blocks, lane, 0, node), &left);
 }
 
 void kvr__block_handle_end(struct kvr__blocks *blocks, uint16_t lane, uint32_t handle_low, uint32_t handle)
@@ -217,152 +218,16 @@ void kvr__block_handle_end(struct kvr__blocks *blocks, uint16_t lane, uint32_t h
                 kvr__block_node_drop(blocks, handle & ~BLOCK_COPIED);
 }
 
-/* False when more than this lane and this line of the table of keys have to do with it; nothing is done then. */
-static inline bool node_end_quickly(struct kvr__blocks *blocks, uint16_t lane, uint32_t number,
-                                    uint64_t key_hash, struct kvr__places *line)
+/* ---- changes ---- */
+
+void kvr__blocks_store(struct kvr__blocks *blocks, uint16_t lane, const struct kvr_blocks_stored *stored,
+                       struct kvr_events_account *account)
 {
-        struct block_node *node = block_node_at(blocks, number);
-        uint64_t only = 1ULL << (lane % 64), item = kvr__item_of(key_hash) | number;
-        uint32_t word = atomic_load_explicit(&node->state, memory_order_relaxed) & BLOCK_WORD_MASK, room;
-
-        if (word != lane / 64U || atomic_load_explicit(&node->bits, memory_order_relaxed) != only ||
-            atomic_load_explicit(&node->more, memory_order_relaxed))
-                return false;
-        uint32_t hits = kvr__line_hits_own(line, (uint32_t)key_hash, &room);
-
-        if (!hits)
-                return false;
-        _Atomic uint64_t *place = &line->items[__builtin_ctz(hits)];
-
-        if (atomic_load_explicit(place, memory_order_relaxed) != item)
-                return false;
-        atomic_store_explicit(&node->bits, 0, memory_order_release);
-        kvr__blocks_table_take(&blocks->by_key, line, place);
-        kvr__block_node_give(blocks, number);
-        return true;
-}
-
-/* ---- removing ---- */
-
-/* As groups of blocks to store, but with one stage more: it is the node that tells whether the table of keys
- * will be needed. */
-struct removal {
-        uint32_t count;
-        uint32_t handle_changes, key_changes; /* of the tables, when the lines were found */
-        uint64_t hashes[BLOCK_GROUP];
-        struct kvr__places *lines[BLOCK_GROUP];
-        _Atomic uint64_t *places[BLOCK_GROUP]; /* of the handles; NULL: not found */
-        uint64_t items[BLOCK_GROUP];
-        uint64_t key_hashes[BLOCK_GROUP];
-        struct kvr__places *key_lines[BLOCK_GROUP]; /* NULL: not asked for */
-};
-
-struct remove {
-        struct kvr__blocks *blocks;
-        struct kvr__blocks_table *handles;
-        const uint64_t *hashes;
-        uint32_t left;
-        struct kvr_events_account *account;
-        uint16_t lane;
-};
-
-static void removal_prepare(struct remove *remove, struct removal *group)
-{
-        struct kvr__aim aim = kvr__aim_of(remove->handles);
-
-        group->count = remove->left < BLOCK_GROUP ? remove->left : BLOCK_GROUP;
-        group->handle_changes = kvr__blocks_table_changes(remove->handles);
-        remove->left -= group->count;
-        for (uint32_t i = 0; i < group->count; i++) {
-                group->hashes[i] = block_handle_hash(remove->blocks, *remove->hashes++);
-                group->lines[i] = kvr__aim_line(&aim, group->hashes[i]);
-                KVR__PREFETCH_MANY(group->lines[i]);
-        }
-}
-
-static void removal_touch(const struct remove *remove, struct removal *group)
-{
-        struct kvr__blocks_spot spot;
-
-        for (uint32_t i = 0; i < group->count; i++) {
-                group->places[i] = kvr__blocks_table_find_in(remove->handles, group->lines[i],
-                                                             group->hashes[i], &group->items[i], &spot);
-                if (group->places[i])
-                        __builtin_prefetch(block_node_at(remove->blocks, block_handle_node(group->items[i])),
-                                           1);
-        }
-}
-
-static void removal_touch_keys(const struct remove *remove, struct removal *group)
-{
-        struct kvr__blocks *blocks = remove->blocks;
-        struct kvr__aim aim = kvr__aim_of(&blocks->by_key);
-
-        group->key_changes = kvr__blocks_table_changes(&blocks->by_key);
-        for (uint32_t i = 0; i < group->count; i++) {
-                group->key_lines[i] = NULL;
-                if (!group->places[i])
-                        continue;
-                const struct block_node *node = block_node_at(blocks, block_handle_node(group->items[i]));
-                uint64_t bits = atomic_load_explicit(&node->bits, memory_order_relaxed);
-
-                /* The last holder's going takes the node out of its line. */
-                if (bits & (bits - 1))
-                        continue;
-                uint64_t key = atomic_load_explicit(&node->key, memory_order_relaxed);
-
-                group->key_hashes[i] = block_key_hash(blocks, key);
-                group->key_lines[i] = kvr__aim_line(&aim, group->key_hashes[i]);
-                KVR__PREFETCH_MANY(group->key_lines[i]);
-        }
-}
-
-/* One copy is removed and the block stays. */
-static bool copy_remove(const struct remove *remove, uint64_t hash, uint64_t item, _Atomic uint64_t *place)
-{
-        uint32_t left;
-
-        if (!count_down(
-                    &remove->blocks->copies,
-                    block_lane_hash(remove->blocks, remove->lane, (uint32_t)hash, block_handle_node(item)),
-                    &left))
-                return false;
-        if (!left)
-                atomic_store_explicit(place, item & ~(uint64_t)BLOCK_COPIED, memory_order_relaxed);
-        remove->account->copies_removed++;
-        return true;
-}
-
-static inline void step_remove(const struct remove *remove, const struct removal *group, uint32_t i)
-{
-        struct kvr__blocks *blocks = remove->blocks;
-        uint64_t hash = group->hashes[i], item = group->items[i];
-        _Atomic uint64_t *place = group->places[i];
-        struct kvr__places *line = group->lines[i], *key_line = group->key_lines[i];
-
-        if (group->handle_changes != kvr__blocks_table_changes(remove->handles) || !place ||
-            atomic_load_explicit(place, memory_order_relaxed) != item) {
-                struct kvr__blocks_spot spot;
-
-                line = kvr__blocks_table_line(remove->handles, hash);
-                place = kvr__blocks_table_find_in(remove->handles, line, hash, &item, &spot);
-                key_line = NULL;
-        }
-        if (!place) {
-                remove->account->unknown++;
+        if (!kvr__block_lane_is_open(blocks, lane))
                 return;
-        }
-        uint32_t handle = kvr__item_number(item);
-
-        if (handle & BLOCK_COPIED && copy_remove(remove, hash, item, place))
-                return;
-        kvr__blocks_table_take(remove->handles, line, place);
-        if (handle & BLOCK_COPIED || blocks->aliases.items || !key_line ||
-            group->key_changes != kvr__blocks_table_changes(&blocks->by_key) ||
-            !node_end_quickly(blocks, remove->lane, handle, group->key_hashes[i], key_line))
-                kvr__block_handle_end(blocks, remove->lane, (uint32_t)hash, handle);
-        blocks->holders--;
-        remove->account->removed++;
+        kvr__blocks_reclaim(blocks, BLOCK_RECLAIM_STEP);
+        blocks->form->store(blocks, lane, stored, account);
+        kvr__blocks_figures_tell(blocks);
 }
 
 void kvr__blocks_remove(struct kvr__blocks *blocks, uint16_t lane, const uint64_t *hashes, uint32_t count,
@@ -370,29 +235,8 @@ void kvr__blocks_remove(struct kvr__blocks *blocks, uint16_t lane, const uint64_
 {
         if (!kvr__block_lane_is_open(blocks, lane))
                 return;
-        struct remove remove = {blocks, &block_lane_at(blocks, lane)->handles, hashes, count, account, lane};
-        struct removal groups[4];
-        uint32_t now = 0;
-
         kvr__blocks_reclaim(blocks, BLOCK_RECLAIM_STEP);
-        if (!remove.handles->items) {
-                account->unknown += count;
-                return;
-        }
-        removal_prepare(&remove, &groups[0]);
-        removal_touch(&remove, &groups[0]);
-        removal_prepare(&remove, &groups[1]);
-        removal_touch_keys(&remove, &groups[0]);
-        removal_touch(&remove, &groups[1]);
-        removal_prepare(&remove, &groups[2]);
-        while (groups[now].count) {
-                removal_touch_keys(&remove, &groups[(now + 1) % 4]);
-                removal_touch(&remove, &groups[(now + 2) % 4]);
-                removal_prepare(&remove, &groups[(now + 3) % 4]);
-                for (uint32_t i = 0; i < groups[now].count; i++)
-                        step_remove(&remove, &groups[now], i);
-                now = (now + 1) % 4;
-        }
+        blocks->form->remove(blocks, lane, hashes, count, account);
         kvr__blocks_figures_tell(blocks);
 }
 

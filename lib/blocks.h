@@ -2,7 +2,7 @@
 /*
  * The block index: which blocks of token ids the engines say they hold.
  *
- *     key of a block = XXH3 over (key of the block before it, its token ids, its extra keys)
+ *     key of a block = hash of (key of the block before it, XXH3 of its token ids, its extra keys)
  *
  *     by key      key ──► node {key, set of lanes that hold it}       one per block, whoever holds it
  *     by handle   (lane, engine's hash) ──► node, copies              how a lane names its blocks

@@ -63,6 +63,7 @@ struct block_lane_queue {
 };
 
 struct kvr__blocks {
+        const struct kvr__block_form *form;
         struct kvr__budget budget;
         struct kvr__pool nodes, chunks;
         struct kvr__lines lines;
@@ -136,6 +137,12 @@ static inline uint64_t block_handle_hash(const struct kvr__blocks *blocks, uint6
                          0x9e3779b97f4a7c15ULL);
 }
 
+/* What is to be found in the tables of handles. */
+static inline uint64_t block_handle_want(const struct kvr__blocks *blocks, uint64_t handle)
+{
+        return kvr__item_of(block_handle_hash(blocks, handle));
+}
+
 /* Of a thing of a lane: low half of the handle's hash and node, or node alone. */
 static inline uint64_t block_lane_hash(const struct kvr__blocks *blocks, uint16_t lane, uint32_t low,
                                        uint32_t node)
@@ -160,6 +167,8 @@ bool kvr__block_lane_is_open(const struct kvr__blocks *blocks, uint16_t lane);
 /* A handle was taken out of the lane's table: what it stood for is held by the lane no longer. `hash_low`: low
  * half of the handle's hash. */
 void kvr__block_handle_end(struct kvr__blocks *blocks, uint16_t lane, uint32_t hash_low, uint32_t handle);
+/* One less of what `copies` or `aliases` count. False when nothing was counted; else *ret_left is what is left. */
+bool kvr__block_count_down(struct kvr__blocks_table *table, uint64_t hash, uint32_t *ret_left);
 /* One more of what `copies` or `aliases` count. False when there is no room. */
 KVR_MUST_USE bool kvr__block_count_up(struct kvr__blocks_table *table, uint64_t hash);
 /* After changes: lets other threads know the figures. */
@@ -169,8 +178,33 @@ void kvr__blocks_figures_tell(struct kvr__blocks *blocks);
 
 /* For the writer. The number of the node with that key, or 0. */
 uint32_t kvr__block_node_find(const struct kvr__blocks *blocks, uint64_t key, uint64_t hash);
+/* A node that was never used; 0 when there is no room. */
+uint32_t kvr__block_node_fresh(struct kvr__blocks *blocks);
 /* A node that this lane holds, not in the table of keys yet; 0 when there is no room. */
-uint32_t kvr__block_node_new(struct kvr__blocks *blocks, uint64_t key, uint16_t lane);
+static inline uint32_t kvr__block_node_new(struct kvr__blocks *blocks, uint64_t key, uint16_t lane)
+{
+        uint32_t number = blocks->node_free;
+        struct block_node *node;
+
+        if (number) {
+                node = block_node_at(blocks, number);
+                blocks->node_free = (uint32_t)atomic_load_explicit(&node->key, memory_order_relaxed);
+                blocks->nodes_free--;
+        } else {
+                number = kvr__block_node_fresh(blocks);
+                if (!number)
+                        return 0;
+                node = block_node_at(blocks, number);
+        }
+        uint32_t turns = atomic_load_explicit(&node->state, memory_order_relaxed) & ~BLOCK_WORD_MASK;
+
+        /* The key is no longer there, the turn goes up, then there may be bits again. */
+        atomic_store_explicit(&node->state, (turns + BLOCK_TURN) | lane / 64U, memory_order_release);
+        atomic_store_explicit(&node->bits, 1ULL << (lane % 64), memory_order_release);
+        atomic_store_explicit(&node->more, 0, memory_order_release);
+        atomic_store_explicit(&node->key, key, memory_order_release);
+        return number;
+}
 /* Gives a node back that is not in the table. */
 static inline void kvr__block_node_give(struct kvr__blocks *blocks, uint32_t number)
 {

@@ -13,6 +13,13 @@
 #define ODD          0x9e3779b97f4a7c15ULL
 #define USUAL_TOKENS 16
 
+/* Of three numbers of which two are hashes: as XXH3 mixes, but no more than is needed here, since the next block
+ * waits for it. */
+static inline uint64_t link_of(uint64_t key, uint64_t ids, uint64_t rest)
+{
+        return block_mix(block_mix(key, 0xa0761d6478bd642fULL, ids ^ 0xe7037ed1a0b428dbULL), rest, ODD);
+}
+
 /* A number that small would be taken for a free node's. */
 static inline uint64_t key_of(uint64_t hash)
 {
@@ -39,13 +46,9 @@ static inline __attribute__((always_inline)) uint64_t run_of(uint64_t key, const
         uint64_t size = tokens * ODD;
 
         for (uint32_t i = 0; i < count; i++, ids += tokens) {
-                const uint64_t link[] = {
-                        key,
-                        XXH3_64bits(ids, tokens * sizeof(*ids)),
-                        size + (extra ? extra[i] : 0),
-                };
+                uint64_t hash = XXH3_64bits(ids, tokens * sizeof(*ids));
 
-                key = key_of(XXH3_64bits(link, sizeof(link)));
+                key = key_of(link_of(key, hash, size + (extra ? extra[i] : 0)));
                 ret_keys[i] = key;
         }
         return key;

@@ -8,6 +8,8 @@
 
 #include <cmocka.h>
 
+#include "blocks_form.h"
+#include "blocks_int.h"
 #include "blocks_test_util.h"
 
 #define MEMORY  (32U << 20)
@@ -177,7 +179,7 @@ static void model_compare(struct model *model)
         assert_memory_equal(&model->account, &model->expected, sizeof(model->account));
 }
 
-static void model_run(uint64_t seed, uint32_t steps, uint64_t bytes)
+static void model_run(const struct kvr__block_form *form, uint64_t seed, uint32_t steps, uint64_t bytes)
 {
         struct model model = {.blocks = kvr__blocks_new(bytes, seed), .random = seed << 40};
         uint64_t held = 0;
@@ -185,6 +187,7 @@ static void model_run(uint64_t seed, uint32_t steps, uint64_t bytes)
         model.lanes = calloc(MODEL_LANES, sizeof(*model.lanes));
         assert_non_null(model.blocks);
         assert_non_null(model.lanes);
+        model.blocks->form = form;
         for (uint32_t i = 0; i < MODEL_LANES; i++)
                 model.lanes[i].lane = lane_new(model.blocks);
         for (uint32_t step = 0; step < steps; step++) {
@@ -221,8 +224,9 @@ static void model_run(uint64_t seed, uint32_t steps, uint64_t bytes)
 static void agrees_with_a_plain_model(void **state)
 {
         (void)state;
-        for (uint64_t seed = 1; seed < 4; seed++)
-                model_run(seed, 4000, MEMORY);
+        for (uint32_t number = 0; kvr__block_form_at(number); number++)
+                for (uint64_t seed = 1; seed < 4; seed++)
+                        model_run(kvr__block_form_at(number), seed, 4000, MEMORY);
 }
 
 int main(void)

@@ -39,8 +39,7 @@ uint32_t kvr__block_node_find(const struct kvr__blocks *blocks, uint64_t key, ui
         return 0;
 }
 
-/* A node that was never used. */
-static uint32_t node_fresh(struct kvr__blocks *blocks)
+uint32_t kvr__block_node_fresh(struct kvr__blocks *blocks)
 {
         /* The table's numbers are shorter. */
         if (blocks->nodes.fresh > BLOCK_NODES_MAX)
@@ -54,31 +53,6 @@ static uint32_t node_fresh(struct kvr__blocks *blocks)
                 set32(&node->state, 0);
                 set32(&blocks->nodes_end, number + 1);
         }
-        return number;
-}
-
-uint32_t kvr__block_node_new(struct kvr__blocks *blocks, uint64_t key, uint16_t lane)
-{
-        uint32_t number = blocks->node_free;
-        struct block_node *node;
-
-        if (number) {
-                node = block_node_at(blocks, number);
-                blocks->node_free = (uint32_t)get64(&node->key);
-                blocks->nodes_free--;
-        } else {
-                number = node_fresh(blocks);
-                if (!number)
-                        return 0;
-                node = block_node_at(blocks, number);
-        }
-        uint32_t turns = get32(&node->state) & ~BLOCK_WORD_MASK;
-
-        /* The key is no longer there, the turn goes up, then there may be bits again. */
-        set32(&node->state, (turns + BLOCK_TURN) | lane / 64U);
-        set64(&node->bits, 1ULL << (lane % 64));
-        set32(&node->more, 0);
-        set64(&node->key, key);
         return number;
 }
 

@@ -21,8 +21,12 @@
 
 #include <stdatomic.h>
 #ifdef __SSE2__
-#include <emmintrin.h>
+#include <immintrin.h>
 #define KVR__LINE_VECTORS
+#endif
+/* What the thread that changes tables may use of the processor: 2 AVX2, 3 AVX-512F; see blocks_form.h. */
+#ifndef KVR__LINE_FORM
+#define KVR__LINE_FORM 0
 #endif
 /* The thread sanitizer is to see what readers rely on. */
 #ifdef __SANITIZE_THREAD__
@@ -133,10 +137,16 @@ static inline uint32_t kvr__item_hash(uint64_t item)
         return (uint32_t)(item >> 32);
 }
 
-/* An item without its number. */
+/* An item without its number: what there is to find of a hash. */
 static inline uint64_t kvr__item_of(uint64_t hash)
 {
         return hash << 32 | (hash >> 32 & KVR__ITEM_MORE);
+}
+
+/* As much of the hash as an item keeps. */
+static inline uint64_t kvr__item_hash_of(uint64_t want)
+{
+        return want >> 32 | (want & KVR__ITEM_MORE) << 32;
 }
 
 /* ---- lines ---- */
@@ -282,12 +292,38 @@ static inline uint32_t kvr__line_hits(const struct kvr__places *line, uint32_t h
 #endif
 }
 
-/* The same for the thread that changes the line, which may read it as it likes; and the free places. */
-static inline uint32_t kvr__line_hits_own(const struct kvr__places *line, uint32_t hash, uint32_t *ret_room)
+#if KVR__LINE_FORM == 2
+static inline uint32_t kvr__places_same(__m256i low, __m256i high, __m256i wanted)
 {
-#ifdef KVR__LINE_VECTORS
+        __m256i first = _mm256_cmpeq_epi64(low, wanted), last = _mm256_cmpeq_epi64(high, wanted);
+
+        return (uint32_t)(_mm256_movemask_pd(_mm256_castsi256_pd(first)) |
+                          _mm256_movemask_pd(_mm256_castsi256_pd(last)) << 4);
+}
+#endif
+
+/* The same for the thread that changes the line, which may read it as it likes: places that may be `want`'s, and
+ * the free ones. */
+static inline uint32_t kvr__line_hits_own(const struct kvr__places *line, uint64_t want, uint32_t *ret_room)
+{
+#if KVR__LINE_FORM == 3
+        __m512i items = _mm512_load_si512((const void *)line->items);
+        __m512i named = _mm512_and_si512(items, _mm512_set1_epi64(~(long long)KVR__NUMBER_MAX));
+
+        *ret_room = _mm512_testn_epi64_mask(items, items);
+        return _mm512_cmpeq_epi64_mask(named, _mm512_set1_epi64((long long)want));
+#elif KVR__LINE_FORM == 2
+        const __m256i *items = (const __m256i *)(const void *)line->items;
+        __m256i low = _mm256_load_si256(items), high = _mm256_load_si256(items + 1);
+        __m256i name = _mm256_set1_epi64x(~(long long)KVR__NUMBER_MAX);
+
+        *ret_room = kvr__places_same(low, high, _mm256_setzero_si256());
+        return kvr__places_same(_mm256_and_si256(low, name), _mm256_and_si256(high, name),
+                                _mm256_set1_epi64x((long long)want));
+#elif defined(KVR__LINE_VECTORS)
         struct kvr__line_halves halves = kvr__line_halves_of(line);
-        __m128i same = kvr__halves_same(halves.high, hash), empty = kvr__halves_same(halves.low, 0);
+        __m128i same = kvr__halves_same(halves.high, kvr__item_hash(want));
+        __m128i empty = kvr__halves_same(halves.low, 0);
         uint32_t both = (uint32_t)_mm_movemask_epi8(_mm_packs_epi16(same, empty));
 
         *ret_room = both >> 8;
@@ -297,7 +333,7 @@ static inline uint32_t kvr__line_hits_own(const struct kvr__places *line, uint32
         for (uint32_t i = 0; i < KVR__PLACES; i++)
                 *ret_room |= (uint32_t)(atomic_load_explicit(&line->items[i], memory_order_relaxed) == 0)
                              << i;
-        return kvr__line_hits(line, hash);
+        return kvr__line_hits(line, kvr__item_hash(want));
 #endif
 }
 
@@ -311,7 +347,7 @@ static inline __attribute__((always_inline)) struct kvr__blocks_walk kvr__blocks
                 return walk;
         walk.at = kvr__line_of(count, (uint32_t)hash);
         walk.line = kvr__line_at(table, walk.at);
-        walk.hits = own ? kvr__line_hits_own(walk.line, (uint32_t)hash, &room)
+        walk.hits = own ? kvr__line_hits_own(walk.line, walk.want, &room)
                         : kvr__line_hits(walk.line, (uint32_t)hash);
         walk.left = KVR__CHAIN_LINES;
         return walk;
@@ -357,7 +393,7 @@ static inline __attribute__((always_inline)) _Atomic uint64_t *kvr__blocks_walk_
                         return NULL;
                 }
                 walk->line = kvr__reserve_at(walk->lines, last);
-                walk->hits = walk->own ? kvr__line_hits_own(walk->line, kvr__item_hash(walk->want), &room)
+                walk->hits = walk->own ? kvr__line_hits_own(walk->line, walk->want, &room)
                                        : kvr__line_hits(walk->line, kvr__item_hash(walk->want));
         }
 }
@@ -372,55 +408,55 @@ struct kvr__blocks_spot {
 _Atomic uint64_t *kvr__blocks_table_find_slowly(const struct kvr__blocks_table *table, uint64_t hash,
                                                 uint64_t *ret_item);
 
-/* The same; `line`: of this hash, NULL if the table has none. Mostly it tells all. */
+/* The same; `want`: kvr__item_of the hash, `line`: of this hash, NULL if the table has none. Mostly it tells all. */
 static inline __attribute__((always_inline)) _Atomic uint64_t *kvr__blocks_table_find_in(
-        const struct kvr__blocks_table *table, struct kvr__places *line, uint64_t hash, uint64_t *ret_item,
+        const struct kvr__blocks_table *table, struct kvr__places *line, uint64_t want, uint64_t *ret_item,
         struct kvr__blocks_spot *ret_spot)
 {
         ret_spot->line = line;
         ret_spot->room = 0;
         if (!line)
                 return NULL;
-        uint32_t hits = kvr__line_hits_own(line, (uint32_t)hash, &ret_spot->room);
+        uint32_t hits = kvr__line_hits_own(line, want, &ret_spot->room);
 
         if (hits) {
                 _Atomic uint64_t *place = &line->items[__builtin_ctz(hits)];
                 uint64_t item = atomic_load_explicit(place, memory_order_relaxed);
 
-                if ((item & ~(uint64_t)KVR__NUMBER_MAX) == kvr__item_of(hash) && kvr__item_number(item)) {
+                if ((item & ~(uint64_t)KVR__NUMBER_MAX) == want && kvr__item_number(item)) {
                         *ret_item = item;
                         return place;
                 }
         } else if (!kvr__is_link(atomic_load_explicit(&line->items[KVR__LINK_PLACE], memory_order_relaxed))) {
                 return NULL;
         }
-        return kvr__blocks_table_find_slowly(table, hash, ret_item);
+        return kvr__blocks_table_find_slowly(table, kvr__item_hash_of(want), ret_item);
 }
 
 static inline __attribute__((always_inline)) _Atomic uint64_t *kvr__blocks_table_find(
         const struct kvr__blocks_table *table, uint64_t hash, uint64_t *ret_item,
         struct kvr__blocks_spot *ret_spot)
 {
-        return kvr__blocks_table_find_in(table, kvr__blocks_table_line(table, hash), hash, ret_item,
-                                         ret_spot);
+        return kvr__blocks_table_find_in(table, kvr__blocks_table_line(table, hash), kvr__item_of(hash),
+                                         ret_item, ret_spot);
 }
 
 /* Puts an item into a free place of its line. */
 static inline void kvr__blocks_table_put_free(struct kvr__blocks_table *table, _Atomic uint64_t *place,
-                                              uint64_t hash, uint32_t number)
+                                              uint64_t want, uint32_t number)
 {
-        atomic_store_explicit(place, kvr__item_of(hash) | number, memory_order_release);
+        atomic_store_explicit(place, want | number, memory_order_release);
         if (++table->items > table->full)
                 kvr__blocks_table_divide(table);
 }
 
 KVR_MUST_USE static inline bool kvr__blocks_table_put_at(struct kvr__blocks_table *table,
-                                                         const struct kvr__blocks_spot *spot, uint64_t hash,
+                                                         const struct kvr__blocks_spot *spot, uint64_t want,
                                                          uint32_t number)
 {
         if (!spot->room)
-                return kvr__blocks_table_put(table, hash, number);
-        kvr__blocks_table_put_free(table, &spot->line->items[__builtin_ctz(spot->room)], hash, number);
+                return kvr__blocks_table_put(table, kvr__item_hash_of(want), number);
+        kvr__blocks_table_put_free(table, &spot->line->items[__builtin_ctz(spot->room)], want, number);
         return true;
 }
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Taking stored blocks into the index. */
-#include "blocks_int.h"
+/* Taking stored blocks into the index: part of a form, see blocks_form.h. */
 
 /*
  * Memory is slow beside everything else here, so blocks go through in groups, and of three groups that follow
@@ -17,7 +16,7 @@ struct group {
         uint32_t from, count;
         uint32_t ahead; /* node that the first block should have, and so on; 0 nobody knows */
         uint32_t handle_changes, key_changes; /* of the tables, when the lines were found */
-        uint64_t handle_hashes[BLOCK_GROUP], key_hashes[BLOCK_GROUP], keys[BLOCK_GROUP];
+        uint64_t handle_wants[BLOCK_GROUP], key_wants[BLOCK_GROUP], keys[BLOCK_GROUP];
         struct kvr__places *handle_lines[BLOCK_GROUP], *key_lines[BLOCK_GROUP];
         uint32_t nodes[BLOCK_GROUP];          /* most likely; 0 nobody knows */
         _Atomic uint64_t *frees[BLOCK_GROUP]; /* where a key's item goes, as there is none yet; NULL: ask */
@@ -37,8 +36,8 @@ struct store {
 static inline void key_ask(const struct store *store, const struct kvr__aim *aim, struct group *group,
                            uint32_t i)
 {
-        group->key_hashes[i] = block_key_hash(store->blocks, group->keys[i]);
-        group->key_lines[i] = kvr__aim_line(aim, group->key_hashes[i]);
+        group->key_wants[i] = kvr__item_of(block_key_hash(store->blocks, group->keys[i]));
+        group->key_lines[i] = kvr__aim_line(aim, kvr__item_hash(group->key_wants[i]));
         KVR__PREFETCH_MANY(group->key_lines[i]);
 }
 
@@ -56,8 +55,8 @@ static void group_prepare(struct store *store, struct group *group)
                 return;
         group->handle_changes = kvr__blocks_table_changes(store->handles);
         for (uint32_t i = 0; i < group->count; i++) {
-                group->handle_hashes[i] = block_handle_hash(store->blocks, stored->hashes[at + i]);
-                group->handle_lines[i] = kvr__aim_line(&aim, group->handle_hashes[i]);
+                group->handle_wants[i] = block_handle_want(store->blocks, stored->hashes[at + i]);
+                group->handle_lines[i] = kvr__aim_line(&aim, kvr__item_hash(group->handle_wants[i]));
                 KVR__PREFETCH_MANY(group->handle_lines[i]);
         }
         store->key = kvr__chain_run(store->key, stored->tokens + (size_t)at * size, size, group->count,
@@ -79,7 +78,7 @@ static void group_prepare(struct store *store, struct group *group)
 static inline void key_touch(const struct kvr__blocks *blocks, struct group *group, uint32_t i)
 {
         const struct kvr__places *line = group->key_lines[i];
-        uint32_t room, hits = kvr__line_hits_own(line, (uint32_t)group->key_hashes[i], &room);
+        uint32_t room, hits = kvr__line_hits_own(line, group->key_wants[i], &room);
         uint64_t last = atomic_load_explicit(&line->items[KVR__LINK_PLACE], memory_order_relaxed);
 
         if (hits) {
@@ -128,11 +127,11 @@ static void group_touch(struct store *store, struct group *group)
 }
 
 /* False when there is no room. */
-static bool copy_add(const struct store *store, _Atomic uint64_t *place, uint64_t item, uint64_t handle_hash)
+static bool copy_add(const struct store *store, _Atomic uint64_t *place, uint64_t item, uint64_t handle_want)
 {
         struct kvr__blocks *blocks = store->blocks;
         uint32_t node = block_handle_node(item);
-        uint64_t hash = block_lane_hash(blocks, store->lane, (uint32_t)handle_hash, node);
+        uint64_t hash = block_lane_hash(blocks, store->lane, kvr__item_hash(handle_want), node);
 
         if (!kvr__block_count_up(&blocks->copies, hash))
                 return false;
@@ -174,7 +173,7 @@ static uint32_t node_hold_slowly(const struct store *store, const struct group *
         }
         uint32_t node = kvr__block_node_new(blocks, key, store->lane);
 
-        if (node && !kvr__blocks_table_put_at(&blocks->by_key, &spot, hash, node)) {
+        if (node && !kvr__blocks_table_put_at(&blocks->by_key, &spot, kvr__item_of(hash), node)) {
                 kvr__block_node_give(blocks, node);
                 return 0;
         }
@@ -182,79 +181,95 @@ static uint32_t node_hold_slowly(const struct store *store, const struct group *
 }
 
 /* The node of a block, held by the lane from now on; 0 when there is no room. */
-static inline uint32_t node_hold(const struct store *store, const struct group *group, uint32_t i)
+static __attribute__((noinline)) uint32_t node_hold(const struct store *store, const struct group *group,
+                                                    uint32_t i)
+{
+        uint32_t node = group->nodes[i];
+
+        return node && block_node_key(store->blocks, node) == group->keys[i]
+                       ? node_share(store, node)
+                       : node_hold_slowly(store, group, i);
+}
+
+/* The same for a block that nobody holds, if all is as it was when its line was looked at; else 0. */
+static inline uint32_t node_hold_new(const struct store *store, const struct group *group, uint32_t i)
 {
         struct kvr__blocks *blocks = store->blocks;
         _Atomic uint64_t *place = group->frees[i];
-        uint32_t node = group->nodes[i];
 
-        if (node && block_node_key(blocks, node) == group->keys[i])
-                return node_share(store, node);
         if (!place || group->key_changes != kvr__blocks_table_changes(&blocks->by_key) ||
             atomic_load_explicit(place, memory_order_relaxed))
-                return node_hold_slowly(store, group, i);
-        node = kvr__block_node_new(blocks, group->keys[i], store->lane);
+                return 0;
+        uint32_t node = kvr__block_node_new(blocks, group->keys[i], store->lane);
+
         if (node)
-                kvr__blocks_table_put_free(&blocks->by_key, place, group->key_hashes[i], node);
+                kvr__blocks_table_put_free(&blocks->by_key, place, group->key_wants[i], node);
         return node;
 }
 
-static bool step_new(const struct store *store, const struct group *group, uint32_t i,
-                     const struct kvr__blocks_spot *spot)
+/* A handle for a node that the lane holds by now. False when there is no room. */
+static inline bool handle_put(const struct store *store, const struct kvr__blocks_spot *spot, uint64_t want,
+                              uint32_t node)
 {
+        if (kvr__blocks_table_put_at(store->handles, spot, want, node))
+                return true;
+        kvr__block_handle_end(store->blocks, store->lane, 0, node);
+        return false;
+}
+
+/* A handle that is known: one copy more, or another block from now on. False when there is no room. */
+static __attribute__((noinline)) bool step_known(const struct store *store, const struct group *group,
+                                                 uint32_t i, uint64_t item, _Atomic uint64_t *place)
+{
+        static const struct kvr__blocks_spot anywhere = {NULL, 0};
+        uint64_t want = group->handle_wants[i];
+
+        if (block_node_key(store->blocks, block_handle_node(item)) == group->keys[i])
+                return copy_add(store, place, item, want);
+        /* The engine means another block by it now: it began anew, or two of its hashes are alike. */
+        kvr__blocks_table_remove(store->handles, kvr__item_hash_of(want), place);
+        kvr__block_handle_end(store->blocks, store->lane, kvr__item_hash(want), kvr__item_number(item));
+        store->blocks->holders--;
+        store->account->removed++;
         uint32_t node = node_hold(store, group, i);
 
-        if (!node)
+        if (!node || !handle_put(store, &anywhere, want, node))
                 return false;
-        if (!kvr__blocks_table_put_at(store->handles, spot, group->handle_hashes[i], node)) {
-                kvr__block_handle_end(store->blocks, store->lane, 0, node);
-                return false;
-        }
         store->blocks->holders++;
         store->account->stored++;
         return true;
 }
 
-/* A handle that is known: one copy more, or another block from now on. */
-static bool step_known(const struct store *store, const struct group *group, uint32_t i, uint64_t item,
-                       _Atomic uint64_t *place)
+/* Takes blocks until there is no room; returns how many. */
+static uint32_t group_apply(const struct store *store, const struct group *group)
 {
-        static const struct kvr__blocks_spot anywhere = {NULL, 0};
-        uint64_t hash = group->handle_hashes[i];
+        uint32_t fresh = 0, i;
 
-        if (block_node_key(store->blocks, block_handle_node(item)) == group->keys[i])
-                return copy_add(store, place, item, hash);
-        /* The engine means another block by it now: it began anew, or two of its hashes are alike. */
-        kvr__blocks_table_remove(store->handles, hash, place);
-        kvr__block_handle_end(store->blocks, store->lane, (uint32_t)hash, kvr__item_number(item));
-        store->blocks->holders--;
-        store->account->removed++;
-        return step_new(store, group, i, &anywhere);
-}
+        for (i = 0; i < group->count; i++) {
+                struct kvr__blocks_spot spot;
+                uint64_t item, want = group->handle_wants[i];
+                bool moved = group->handle_changes != kvr__blocks_table_changes(store->handles);
+                struct kvr__places *line =
+                        moved ? kvr__blocks_table_line(store->handles, kvr__item_hash(want))
+                              : group->handle_lines[i];
+                _Atomic uint64_t *place = kvr__blocks_table_find_in(store->handles, line, want, &item, &spot);
 
-/* False when there is no room. */
-static inline bool step_store(const struct store *store, const struct group *group, uint32_t i)
-{
-        struct kvr__blocks_spot spot;
-        uint64_t item, hash = group->handle_hashes[i];
-        bool moved = group->handle_changes != kvr__blocks_table_changes(store->handles);
-        struct kvr__places *line =
-                moved ? kvr__blocks_table_line(store->handles, hash) : group->handle_lines[i];
-        _Atomic uint64_t *place = kvr__blocks_table_find_in(store->handles, line, hash, &item, &spot);
-
-        return place ? step_known(store, group, i, item, place) : step_new(store, group, i, &spot);
-}
-
-/* False when there is no room for the rest. */
-static bool group_apply(const struct store *store, const struct group *group)
-{
-        for (uint32_t i = 0; i < group->count; i++)
-                if (!step_store(store, group, i)) {
-                        /* What follows could not be reached over the gap. */
-                        store->account->refused += store->stored->count - group->from - i;
-                        return false;
+                if (__builtin_expect(place != NULL, 0)) {
+                        if (!step_known(store, group, i, item, place))
+                                break;
+                        continue;
                 }
-        return true;
+                uint32_t node = node_hold_new(store, group, i);
+
+                if (!node)
+                        node = node_hold(store, group, i);
+                if (!node || !handle_put(store, &spot, want, node))
+                        break;
+                fresh++;
+        }
+        store->blocks->holders += fresh;
+        store->account->stored += fresh;
+        return i;
 }
 
 static void stored_take(struct store *store)
@@ -270,8 +285,13 @@ static void stored_take(struct store *store)
 
                 group_touch(store, next);
                 group_prepare(store, later);
-                if (!group_apply(store, &groups[now]))
+                uint32_t taken = group_apply(store, &groups[now]);
+
+                if (taken < groups[now].count) {
+                        /* What follows could not be reached over the gap. */
+                        store->account->refused += store->stored->count - groups[now].from - taken;
                         return;
+                }
                 now = (now + 1) % 3;
         }
 }
@@ -290,18 +310,15 @@ static bool parent_find(struct store *store)
         return true;
 }
 
-void kvr__blocks_store(struct kvr__blocks *blocks, uint16_t lane, const struct kvr_blocks_stored *stored,
+static void form_store(struct kvr__blocks *blocks, uint16_t lane, const struct kvr_blocks_stored *stored,
                        struct kvr_events_account *account)
 {
-        if (!kvr__block_lane_is_open(blocks, lane))
-                return;
         struct store store = {.blocks = blocks,
                               .handles = &block_lane_at(blocks, lane)->handles,
                               .stored = stored,
                               .account = account,
                               .lane = lane};
 
-        kvr__blocks_reclaim(blocks, BLOCK_RECLAIM_STEP);
         if (!stored->block_tokens || (uint64_t)stored->count * stored->block_tokens != stored->token_count) {
                 account->orphans += stored->count;
                 return;
@@ -316,5 +333,4 @@ void kvr__blocks_store(struct kvr__blocks *blocks, uint16_t lane, const struct k
                 stored_take(&store);
         else
                 account->refused += stored->count;
-        kvr__blocks_figures_tell(blocks);
 }
