@@ -237,6 +237,19 @@ static void tell_tokenizer(const struct probe *probe, char *ret, size_t size)
                  view.error[0] ? view.error : "no answer");
 }
 
+static void tell_full(const struct probe *probe, char *ret, size_t size)
+{
+        struct events_view view = {0};
+
+        (void)probe_events_view(probe, &view);
+        snprintf(ret, size,
+                 "no room for %llu of the blocks that its events told of: hits on them are not seen. Raise "
+                 "--event-memory (%llu MiB); if that is plenty, look for a replica whose events never remove "
+                 "anything (kvroute_event_blocks_total)",
+                 (unsigned long long)view.account.refused,
+                 (unsigned long long)(probe->control->config->event_memory_bytes >> 20));
+}
+
 static void tell_of_replica(const struct probe *probe, enum watch_alarm alarm,
                             const struct kvr_replica_info *info, char *ret, size_t size)
 {
@@ -261,6 +274,9 @@ static void tell_of_replica(const struct probe *probe, enum watch_alarm alarm,
         case WATCH_EVENTS_UNTRUSTED:
         case WATCH_EVENTS_UNMATCHED:
                 tell_events(probe, alarm, info, ret, size);
+                break;
+        case WATCH_EVENTS_FULL:
+                tell_full(probe, ret, size);
                 break;
         case WATCH_TOKENIZER_FAILS:
                 tell_tokenizer(probe, ret, size);
@@ -427,6 +443,8 @@ static void look_at_replica(struct probe *probe, const struct watch_limits *limi
                 .events_deaf = events.deaf,
                 .events_unmatched = info.canary != KVR_CANARY_OK,
                 .events_heard = events.heard_ns,
+                .events_stored = events.account.stored,
+                .events_refused = events.account.refused,
                 .tokenized = tokenizer.learned,
                 .untokenized = tokenizer.failed,
                 .down = is_down(state),

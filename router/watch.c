@@ -320,6 +320,21 @@ static unsigned watch_events(struct watch *watch, const struct watch_replica_sam
 }
 
 /* Questions without any answer, for longer than a restart takes. One answer is enough to end it. */
+/* One refusal is enough: what is not known stays unknown until it is stored again. Room is there when something is
+ * stored and nothing refused. */
+static unsigned watch_room(struct watch *watch, const struct watch_replica_sample *sample,
+                           const struct watch_limits *limits, uint64_t now_ns)
+{
+        if (sample->events_refused != watch->refused) {
+                watch->refused = sample->events_refused;
+                watch->stored = sample->events_stored;
+                return set(watch, WATCH_EVENTS_FULL, true, now_ns);
+        }
+        bool room = !sample->events_expected || sample->events_stored != watch->stored;
+
+        return hold(watch, WATCH_EVENTS_FULL, room ? GOOD : UNSURE, limits->hold_ns, now_ns);
+}
+
 static unsigned watch_tokenizer(struct watch *watch, const struct watch_replica_sample *sample,
                                 const struct watch_limits *limits, uint64_t now_ns)
 {
@@ -347,7 +362,8 @@ unsigned watch_replica(struct watch *watch, const struct watch_replica_sample *s
         unsigned changed =
                 watch_match(watch, sample, limits, now_ns) | watch_trust(watch, sample, limits, now_ns) |
                 watch_report(watch, sample, limits, now_ns) | watch_load(watch, sample, limits, now_ns) |
-                watch_events(watch, sample, limits, now_ns) | watch_tokenizer(watch, sample, limits, now_ns) |
+                watch_events(watch, sample, limits, now_ns) | watch_room(watch, sample, limits, now_ns) |
+                watch_tokenizer(watch, sample, limits, now_ns) |
                 hold(watch, WATCH_CACHE_OFF, off, limits->hold_ns, now_ns) |
                 hold(watch, WATCH_REPLICA_DOWN, flag_verdict(sample->down, WATCH_YES), down_ns, now_ns);
 

@@ -34,7 +34,8 @@
         X(WATCH_EVENTS_SILENT, "events_silent")         /* none come, although it computes prompts */        \
         X(WATCH_EVENTS_UNTRUSTED, "events_untrusted")   /* they come, and cannot be relied on */             \
         X(WATCH_EVENTS_UNMATCHED, "events_unmatched")   /* they do not explain the hits it reports */        \
-        X(WATCH_TOKENIZER_FAILS, "tokenizer_fails")     /* prompts cannot be matched with its events */
+        X(WATCH_EVENTS_FULL, "events_full")         /* they tell of more blocks than there is memory for */  \
+        X(WATCH_TOKENIZER_FAILS, "tokenizer_fails") /* prompts cannot be matched with its events */
 enum watch_alarm {
 #define WATCH_ENUM(code, name) code,
         WATCH_ALARM_LIST(WATCH_ENUM)
@@ -110,6 +111,8 @@ struct watch_replica_sample {
         bool events_trusted, events_deaf;
         bool events_unmatched; /* what they say is not what it reports */
         uint64_t events_heard; /* when the last one came, by any clock; 0: never */
+        uint64_t events_stored,
+                events_refused; /* blocks they told of, with and without room for them; sums */
         uint64_t tokenized,
                 untokenized; /* prompts that its tokenizer told the tokens of, and did not; sums */
         uint64_t decisions;  /* sums, which never fall */
@@ -140,6 +143,7 @@ struct watch {
         bool looked;              /* at least once */
         uint64_t doubt_decisions; /* when its trust fell, or when the watch began */
         uint64_t events_heard, events_heard_ns, events_decisions, events_computed; /* as of the last event */
+        uint64_t stored, refused;        /* as of the last refusal */
         uint64_t tokenized, untokenized; /* as of the tokenizer's last answer */
 };
 

@@ -707,6 +707,46 @@ static void without_events_none_are_missed(void **state)
         assert_int_equal(alarms_of(&r), 0);
 }
 
+static void blocks_without_room_raise_an_alarm_until_there_is_some(void **state)
+{
+        struct replica r = telling_replica();
+
+        (void)state;
+        for (unsigned i = 0; i < 20; i++) {
+                r.sample.events_stored += 100;
+                replica_look(&r);
+        }
+        assert_int_equal(alarms_of(&r), 0);
+        r.sample.events_refused++;
+        replica_look(&r);
+        assert_int_equal(alarms_of(&r), BIT(WATCH_EVENTS_FULL));
+        /* Nothing comes: nothing is better. */
+        for (unsigned i = 0; i < 100; i++)
+                replica_look(&r);
+        assert_int_equal(alarms_of(&r), BIT(WATCH_EVENTS_FULL));
+        /* Some of each event finds room, and some does not. */
+        for (unsigned i = 0; i < 100; i++) {
+                r.sample.events_stored += 100;
+                r.sample.events_refused += i % 5 == 0;
+                replica_look(&r);
+        }
+        assert_int_equal(alarms_of(&r), BIT(WATCH_EVENTS_FULL));
+        r.sample.events_stored++;
+        unsigned looks = 0;
+
+        for (; alarms_of(&r) && looks < 100; looks++)
+                replica_look(&r);
+        assert_in_range(looks, 5, 11);
+        /* Where events are not wanted any more nothing is missed. */
+        r.sample.events_refused++;
+        replica_look(&r);
+        assert_int_equal(alarms_of(&r), BIT(WATCH_EVENTS_FULL));
+        r.sample.events_expected = false;
+        for (unsigned i = 0; i < 20; i++)
+                replica_look(&r);
+        assert_int_equal(alarms_of(&r), 0);
+}
+
 static void a_tokenizer_that_only_fails_raises_its_alarm_until_it_answers(void **state)
 {
         struct replica r = telling_replica();
@@ -791,6 +831,7 @@ int main(void)
                 cmocka_unit_test(a_deaf_subscription_is_silence_at_once),
                 cmocka_unit_test(distrust_that_lasts_and_mismatch_raise_theirs),
                 cmocka_unit_test(without_events_none_are_missed),
+                cmocka_unit_test(blocks_without_room_raise_an_alarm_until_there_is_some),
                 cmocka_unit_test(a_tokenizer_that_only_fails_raises_its_alarm_until_it_answers),
                 cmocka_unit_test(every_alarm_has_a_name),
         };

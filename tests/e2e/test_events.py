@@ -13,6 +13,7 @@ import pytest
 
 from client import fetch
 from harness import Router, sanitized, stays, wait_for
+from test_alarms import wait_over, wait_raised
 from test_mock import Mock
 
 RELEARN = "1500ms"
@@ -413,6 +414,28 @@ def test_one_bad_event_costs_itself(engine, serve):
     assert status["trusted"]
     wait_for(lambda: router.metrics().sum("events_total", kind="bad") == 4, what="bad events counted")
     assert router.metrics().sum("events_useless_total", reason="tag") == 1
+
+
+def test_more_blocks_than_there_is_room_for_are_said_aloud(engine, serve):
+    """An engine that takes nothing back fills the index: less is known then, and that is no secret."""
+    msgpack = pytest.importorskip("msgpack")
+    one = engine()
+    router = live(serve, one, "--event-memory", "1MiB", "--metrics-interval", "100ms")
+
+    def stored(first, count):
+        return {"type": "BlockStored", "block_hashes": list(range(first, first + count)), "parent_block_hash": None,
+                "token_ids": [first] * 16 * count, "block_size": 16, "medium": "GPU"}
+
+    def tell(*events):
+        batch(router, one, msgpack.packb([time.time(), events, 0]))
+    tell(stored(1, 40000))
+    text = wait_raised(router, "events_full", one)
+    wait_caught_up(router, one)
+    known = blocks_of(router, one)
+    assert 8000 < known < 25000
+    assert f"no room for {40000 - known} of the blocks" in text and "--event-memory (1 MiB)" in text
+    tell({"type": "BlockRemoved", "block_hashes": list(range(1, 10001)), "medium": "GPU"}, stored(50001, 10))
+    wait_over(router, "events_full", one)
 
 
 def test_hostile_bytes_never_stop_the_router(engine, serve):
