@@ -11,9 +11,11 @@
 const struct kvr__block_form *kvr__block_form_at(uint32_t number)
 {
 #ifdef KVR__BLOCK_FORMS_X86
-        if (number == 1 && __builtin_cpu_supports("avx2"))
+        bool bits = __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+
+        if (number == 1 && bits && __builtin_cpu_supports("avx2"))
                 return &kvr__block_form_avx2;
-        if (number == 2 && __builtin_cpu_supports("avx512f"))
+        if (number == 2 && bits && __builtin_cpu_supports("avx512f"))
                 return &kvr__block_form_avx512;
 #endif
         return number ? NULL : &kvr__block_form_any;

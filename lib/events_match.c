@@ -31,7 +31,7 @@ static void tokens_shift(struct kvr_router *router, const struct kvr__query *que
         for (uint32_t i = point; i-- > 0 && router->tokens[i] > tokens;)
                 router->tokens[i] = (uint32_t)tokens;
         for (uint32_t i = point; i < query->point_count; i++) {
-                double moved = router->tokens[i] + by;
+                double moved = fmax(router->tokens[i] + by, 0);
 
                 router->tokens[i] = moved < UINT32_MAX ? (uint32_t)(moved + 0.5) : UINT32_MAX;
         }
