@@ -39,20 +39,40 @@ static uint32_t find_batch(const struct kvr__index *index, const struct kvr_poin
         return count;
 }
 
+/* How many of the points are those of the nodes that lie one after the other from `first` on. */
+static uint32_t find_run(const struct kvr__index *index, uint32_t first, const struct kvr_point *points,
+                         uint32_t count, uint32_t *ret_nodes)
+{
+        uint32_t segment = 1U << index->nodes.shift, most = segment - (first & (segment - 1)), same = 0;
+
+        if (first >= index->nodes.fresh)
+                return 0;
+        most = most < index->nodes.fresh - first ? most : index->nodes.fresh - first;
+        most = most < count ? most : count;
+        const struct node *nodes = node_at(index, first);
+
+        while (same < most && nodes[same].key == points[same].key && (nodes[same].size & NODE_LIVE)) {
+                /* One in four: there are three to a cache line. */
+                if (same % 4 == 0 && same + FIND_AHEAD < most)
+                        __builtin_prefetch(nodes + same + FIND_AHEAD);
+                ret_nodes[same] = first + same;
+                same++;
+        }
+        return same;
+}
+
 void kvr__index_find(const struct kvr__index *index, const struct kvr_point *points, uint32_t count,
                      struct kvr__path *ret_path)
 {
         uint32_t known = 0, batch = 1, noted = 0;
 
         while (known < count) {
-                uint32_t guess =
-                        known ? node_behind(index, ret_path->nodes[known - 1], points[known].key) : 0;
+                uint32_t run = known ? find_run(index, ret_path->nodes[known - 1] + 1, points + known,
+                                                count - known, ret_path->nodes + known)
+                                     : 0;
 
-                if (guess) {
-                        /* One in four: there are three to a cache line. */
-                        if (guess % 4 == 0 && guess + FIND_AHEAD < index->nodes.fresh)
-                                __builtin_prefetch(node_at(index, guess + FIND_AHEAD));
-                        ret_path->nodes[known++] = guess;
+                if (run) {
+                        known += run;
                         batch = 1;
                         continue;
                 }

@@ -12,7 +12,7 @@
 #define NODE_SIZE       0x00ffffffU /* tokens between the point before and this one */
 #define LOST_PLACES     2048        /* fingerprints of lost keys a lane remembers */
 #define LOST_SAMPLE(k)  ((k) >> 61 == 0)
-#define FIND_AHEAD      8   /* nodes between the one that is looked at and the one that is asked for */
+#define FIND_AHEAD      12  /* nodes between the one that is looked at and the one that is asked for */
 #define FIND_BATCH      16  /* hash look-ups in flight at once */
 #define ROOM_ATTEMPTS   64  /* evictions that one insertion may cause before it gives up */
 #define VICTIM_LIFETIME 256 /* evictions until the longest lane is looked for again */
@@ -68,14 +68,21 @@ struct kvr__index {
         uint64_t node_count, pair_count, closed_pairs, note_count, evictions;
 };
 
+/* As kvr__pool_at, but the compiler knows the size. */
 static inline struct node *node_at(const struct kvr__index *index, uint32_t number)
 {
-        return kvr__pool_at(&index->nodes, number);
+        const struct kvr__pool *nodes = &index->nodes;
+
+        return (struct node *)(void *)nodes->segments[number >> nodes->shift] +
+               (number & ((1U << nodes->shift) - 1));
 }
 
 static inline struct pair *pair_at(const struct kvr__index *index, uint32_t number)
 {
-        return kvr__pool_at(&index->pairs, number);
+        const struct kvr__pool *pairs = &index->pairs;
+
+        return (struct pair *)(void *)pairs->segments[number >> pairs->shift] +
+               (number & ((1U << pairs->shift) - 1));
 }
 
 static inline struct chunk *chunk_at(const struct kvr__index *index, uint32_t number)
@@ -96,14 +103,20 @@ static inline uint32_t holder_hash(uint32_t node, uint16_t lane)
 /* Does the node know this lane as a holder? */
 bool kvr__node_has(const struct kvr__index *index, const struct node *node, uint16_t lane);
 /* The pair of a node and a lane, or 0. `guess` is looked at first. */
-uint32_t kvr__pair_find_shared(const struct kvr__index *index, uint32_t node, uint16_t lane, uint32_t guess);
+uint32_t kvr__pair_find_shared(const struct kvr__index *index, uint32_t node, uint16_t lane);
 static inline uint32_t kvr__pair_find(const struct kvr__index *index, uint32_t number, uint16_t lane,
                                       uint32_t guess)
 {
+        if (guess && guess < index->pairs.fresh) {
+                const struct pair *pair = pair_at(index, guess);
+
+                if (pair->lane == lane && pair->node == number)
+                        return guess;
+        }
         const struct node *node = node_at(index, number);
 
         if (node->size & NODE_SHARED)
-                return kvr__pair_find_shared(index, number, lane, guess);
+                return kvr__pair_find_shared(index, number, lane);
         return node->holder && pair_at(index, node->holder)->lane == lane ? node->holder : 0;
 }
 /* Nodes and shared pairs, for their tables. */

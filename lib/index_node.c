@@ -118,17 +118,9 @@ bool kvr__node_has(const struct kvr__index *index, const struct node *node, uint
         return false;
 }
 
-uint32_t kvr__pair_find_shared(const struct kvr__index *index, uint32_t number, uint16_t lane, uint32_t guess)
+uint32_t kvr__pair_find_shared(const struct kvr__index *index, uint32_t number, uint16_t lane)
 {
-        const struct node *node = node_at(index, number);
-
-        if (guess && guess < index->pairs.fresh) {
-                const struct pair *pair = pair_at(index, guess);
-
-                if (pair->lane == lane && pair->node == number)
-                        return guess;
-        }
-        return kvr__node_has(index, node, lane) ? shared_find(index, number, lane) : 0;
+        return kvr__node_has(index, node_at(index, number), lane) ? shared_find(index, number, lane) : 0;
 }
 
 static bool set_add(struct kvr__index *index, struct node *node, uint16_t lane)
