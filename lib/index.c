@@ -24,15 +24,15 @@ struct kvr__index *kvr__index_new(uint64_t bytes_max)
         struct kvr__budget *budget = &index->budget;
 
         budget->bytes_max = bytes_max;
-        budget->bytes_main = bytes_max - bytes_max / 8;
+        /* What is left is room to list three nodes of four, should chains ever be broken up that much. */
+        budget->bytes_main = bytes_max / 16 * 13;
         budget->bytes = sizeof(*index);
-        /* Sets, notes and the table of shared pairs are small beside what they belong to, and must not lock
-         * up. */
+        /* Sets, notes and tables are small beside what they belong to, and must not lock up. */
         if (!kvr__pool_init(&index->nodes, budget, sizeof(struct node), segment, false) ||
             !kvr__pool_init(&index->pairs, budget, sizeof(struct pair), segment, false) ||
             !kvr__pool_init(&index->chunks, budget, sizeof(struct chunk), segment / 4, true) ||
             !kvr__pool_init(&index->notes, budget, sizeof(struct kvr__note), segment / 4, true) ||
-            !kvr__table_init(&index->by_key, budget, segment, false, &kvr__node_items, index) ||
+            !kvr__table_init(&index->by_key, budget, segment, true, &kvr__node_items, index) ||
             !kvr__table_init(&index->by_holder, budget, segment, true, &kvr__pair_items, index)) {
                 kvr__index_free(index);
                 return NULL;
@@ -295,23 +295,34 @@ static struct lane *victim_choose(struct kvr__index *index, uint16_t asking, uin
         return victim->pairs && victim->tail != cursor ? victim : NULL;
 }
 
-static bool pool_ready(struct kvr__pool *pool)
+static bool room_is_there(struct kvr__index *index, uint32_t count)
 {
-        return kvr__pool_ready(pool) || kvr__pool_grow(pool);
+        while (kvr__nodes_ready(index) < count)
+                if (!kvr__pool_grow(&index->nodes))
+                        return false;
+        while (kvr__pool_free(&index->pairs) < count)
+                if (!kvr__pool_grow(&index->pairs))
+                        return false;
+        return true;
 }
 
-/* Makes sure of a free node and a free pair. False: nothing can be evicted, or not enough came of it. */
-static bool room_make(struct kvr__index *index, uint16_t lane, uint32_t cursor)
+/*
+ * Makes sure of so many free nodes and free pairs. False: nothing can be evicted, or not enough came of it. One lane
+ * makes room for all of them, as long as it can: what it gives up is in order then.
+ */
+static bool room_make(struct kvr__index *index, uint16_t lane, uint32_t cursor, uint32_t count)
 {
-        for (int i = 0; i < ROOM_ATTEMPTS; i++) {
-                if (pool_ready(&index->nodes) && pool_ready(&index->pairs))
+        struct lane *victim = NULL;
+
+        for (uint32_t i = 0; i < ROOM_ATTEMPTS + count; i++) {
+                if (room_is_there(index, count))
                         return true;
                 if (index->closed_head != KVR__NO_LANE) {
                         kvr__index_reclaim(index, 1);
                         continue;
                 }
-                struct lane *victim = victim_choose(index, lane, cursor);
-
+                if (!victim || !victim->pairs || victim->tail == cursor)
+                        victim = victim_choose(index, lane, cursor);
                 if (!victim)
                         return false;
                 tail_evict(index, victim);
@@ -403,8 +414,11 @@ uint32_t kvr__index_touch(struct kvr__index *index, struct kvr__path *path, cons
         struct lane *lane = &index->lanes[touch->lane];
         uint32_t cursor, i = touch_held(index, path, touch, &cursor);
 
+        /* At once, since a chain that is evicted from its end on leaves a run of nodes in their order. */
+        if (i < count)
+                (void)room_make(index, touch->lane, cursor, count - i + index->nodes.fresh / NODES_SLACK);
         for (; i < count; i++) {
-                if (!room_make(index, touch->lane, cursor))
+                if (!room_make(index, touch->lane, cursor, 1))
                         break;
                 uint32_t node = touch_node(index, path, points, i, touch->tokens_per_unit);
 

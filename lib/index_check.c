@@ -44,7 +44,8 @@ static bool nodes_check(const struct kvr__index *index, struct sums *sums)
         for (uint32_t number = 1; number < index->nodes.fresh; number++)
                 if ((node_at(index, number)->size & NODE_LIVE) && !node_check(index, number, sums))
                         return false;
-        return sums->nodes == index->node_count && sums->listed == index->by_key.items;
+        return sums->nodes == index->node_count && sums->listed == index->by_key.items &&
+               sums->nodes + index->nodes_free + 1 == index->nodes.fresh;
 }
 
 static bool pair_check(const struct kvr__index *index, uint32_t number, struct sums *sums)

@@ -12,9 +12,10 @@
 #define NODE_SIZE       0x00ffffffU /* tokens between the point before and this one */
 #define LOST_PLACES     2048        /* fingerprints of lost keys a lane remembers */
 #define LOST_SAMPLE(k)  ((k) >> 61 == 0)
-#define FIND_AHEAD      12  /* nodes between the one that is looked at and the one that is asked for */
-#define FIND_BATCH      16  /* hash look-ups in flight at once */
-#define ROOM_ATTEMPTS   64  /* evictions that one insertion may cause before it gives up */
+#define FIND_AHEAD      12 /* nodes between the one that is looked at and the one that is asked for */
+#define FIND_BATCH      16 /* hash look-ups in flight at once */
+#define NODES_SLACK     16 /* one node in so many is kept free: the more, the longer the runs that are free */
+#define ROOM_ATTEMPTS   64 /* evictions that one insertion may cause before it gives up */
 #define VICTIM_LIFETIME 256 /* evictions until the longest lane is looked for again */
 
 /* Four-byte alignment, so that a node has 20 bytes. */
@@ -23,10 +24,10 @@ typedef uint64_t node_key __attribute__((aligned(4)));
 /* Items of a pool lend their first four bytes to its free list: no field that tells live from dead may be
  * first. */
 struct node {
-        uint32_t holder; /* pair, or first chunk of a set */
+        uint32_t holder; /* pair, or first chunk of a set; of a free one: the next free one */
         node_key key;
         uint32_t size; /* NODE_SIZE and flags */
-        uint32_t note;
+        uint32_t note; /* of a free one: the free one before it */
 };
 
 struct pair {
@@ -65,6 +66,7 @@ struct kvr__index {
         uint16_t closed_head;
         uint16_t victim; /* the longest lane when last looked for */
         uint32_t victim_left;
+        uint32_t node_free, node_freed, nodes_free; /* free for longest, and since last; how many */
         uint64_t node_count, pair_count, closed_pairs, note_count, evictions;
 };
 
@@ -130,6 +132,11 @@ static inline bool kvr__node_is(const struct kvr__index *index, uint32_t number,
 }
 /* Number of the listed node with that key, or 0. */
 uint32_t kvr__node_find(const struct kvr__index *index, uint64_t key);
+/* Room for so many nodes, without growing. */
+static inline uint32_t kvr__nodes_ready(const struct kvr__index *index)
+{
+        return index->nodes_free + kvr__pool_free(&index->nodes);
+}
 /* A live node without holders, behind `before`, the node of the point before, or 0; 0 when there is no room. */
 uint32_t kvr__node_make(struct kvr__index *index, uint64_t key, uint32_t size, uint32_t before);
 void kvr__node_drop(struct kvr__index *index, uint32_t number);

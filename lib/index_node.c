@@ -66,17 +66,58 @@ uint32_t kvr__node_find(const struct kvr__index *index, uint64_t key)
         return number;
 }
 
+/*
+ * Chains are to stay runs of numbers. So free nodes are in a list from which any can be taken, and a chain goes on
+ * with the number behind its last one if that is free. Else it begins anew at a run of those that are free for longest:
+ * what was given back piece by piece is whole again by then.
+ */
+static bool node_is_free(const struct kvr__index *index, uint32_t number)
+{
+        return number && number < index->nodes.fresh && !(node_at(index, number)->size & NODE_LIVE);
+}
+
+static uint32_t node_take(struct kvr__index *index, uint32_t before)
+{
+        uint32_t number = before ? before + 1 : 0, fresh = index->nodes.fresh;
+        bool more = fresh < kvr__pool_room(&index->nodes);
+
+        if (more && number == fresh)
+                return kvr__pool_take(&index->nodes);
+        if (!node_is_free(index, number)) {
+                number = index->node_free;
+                if (!number || (more && index->nodes_free <= fresh / NODES_SLACK))
+                        return kvr__pool_take(&index->nodes);
+                while (node_is_free(index, number - 1))
+                        number--;
+        }
+        const struct node *node = node_at(index, number);
+
+        *(node->note ? &node_at(index, node->note)->holder : &index->node_free) = node->holder;
+        *(node->holder ? &node_at(index, node->holder)->note : &index->node_freed) = node->note;
+        index->nodes_free--;
+        return number;
+}
+
+static void node_give(struct kvr__index *index, uint32_t number)
+{
+        uint32_t before = index->node_freed;
+
+        *node_at(index, number) = (struct node){.note = before};
+        *(before ? &node_at(index, before)->holder : &index->node_free) = number;
+        index->node_freed = number;
+        index->nodes_free++;
+}
+
 uint32_t kvr__node_make(struct kvr__index *index, uint64_t key, uint32_t size, uint32_t before)
 {
-        uint32_t number = kvr__pool_take(&index->nodes);
+        uint32_t number = node_take(index, before);
 
         if (!number)
                 return 0;
         *node_at(index, number) = (struct node){.key = key, .size = size | NODE_LIVE};
         if (!before || number != before + 1) {
                 if (!kvr__table_insert(&index->by_key, key_hash(key), number)) {
-                        node_at(index, number)->size = 0;
-                        kvr__pool_give(&index->nodes, number);
+                        node_give(index, number);
                         return 0;
                 }
                 node_at(index, number)->size |= NODE_LISTED;
@@ -95,9 +136,7 @@ void kvr__node_drop(struct kvr__index *index, uint32_t number)
                 kvr__pool_give(&index->notes, node->note);
                 index->note_count--;
         }
-        node->size = 0;
-        node->note = 0;
-        kvr__pool_give(&index->nodes, number);
+        node_give(index, number);
         index->node_count--;
 }
 

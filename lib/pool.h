@@ -75,6 +75,14 @@ static inline uint32_t kvr__pool_take(struct kvr__pool *pool)
 }
 void kvr__pool_give(struct kvr__pool *pool, uint32_t number);
 
+/* How many can be taken before a new segment is needed. */
+static inline uint32_t kvr__pool_free(const struct kvr__pool *pool)
+{
+        uint32_t room = kvr__pool_room(pool);
+
+        return pool->free_count + (room > pool->fresh ? room - pool->fresh : 0);
+}
+
 /* True when the next take needs no new segment. */
 static inline bool kvr__pool_ready(const struct kvr__pool *pool)
 {

@@ -88,7 +88,11 @@ bool tenant_refuses_body(struct exchange *exchange)
         /* The APIs that are known are read in full, and get the salt. */
         if (exchange->api != KVR_API_OTHER || !may_be_object(body, &at, &wide))
                 return false;
-        switch (wide ? LOOK_UNREADABLE : look_for_salt((struct kvr_slice){body.data + at, body.len - at})) {
+        enum look found = LOOK_UNREADABLE;
+
+        if (!wide)
+                found = look_for_salt((struct kvr_slice){body.data + at, body.len - at});
+        switch (found) {
         case LOOK_SALTED:
                 return refuse(exchange,
                               "cache_salt is for the router to set (tenant-salt), and on this path it cannot",
