@@ -330,6 +330,17 @@ static bool room_make(struct kvr__index *index, uint16_t lane, uint32_t cursor, 
         return false;
 }
 
+/*
+ * For so many new points at once, since a chain that is evicted from its end on leaves a run of nodes in their order; and
+ * for the slack, of which no call has to make more than it needs itself.
+ */
+static void room_ahead(struct kvr__index *index, uint16_t lane, uint32_t cursor, uint32_t count)
+{
+        uint32_t slack = index->nodes.fresh / NODES_SLACK, made = kvr__nodes_ready(index) + count;
+
+        (void)room_make(index, lane, cursor, count + (slack < made ? slack : made));
+}
+
 /* ---- touching ---- */
 
 /* Moves the held part of a chain to the front, whole runs at a time. Returns how many points were really
@@ -414,9 +425,8 @@ uint32_t kvr__index_touch(struct kvr__index *index, struct kvr__path *path, cons
         struct lane *lane = &index->lanes[touch->lane];
         uint32_t cursor, i = touch_held(index, path, touch, &cursor);
 
-        /* At once, since a chain that is evicted from its end on leaves a run of nodes in their order. */
         if (i < count)
-                (void)room_make(index, touch->lane, cursor, count - i + index->nodes.fresh / NODES_SLACK);
+                room_ahead(index, touch->lane, cursor, count - i);
         for (; i < count; i++) {
                 if (!room_make(index, touch->lane, cursor, 1))
                         break;

@@ -362,8 +362,11 @@ static void a_full_index_is_not_broken_up(void **state)
                 brain_message(&p, 100 + text, 500 + (uint32_t)(brain_mix(text) >> 8) % 60000);
                 if (text != i)
                         brain_message(&p, 100 + i, 3000);
+                uint64_t before = index->evictions;
+
                 assert_int_equal(touch_marked(index, &p, lane, 5), p.count);
                 assert_int_equal(depth_of(index, &p, lane), p.count);
+                assert_true(index->evictions - before <= 2 * p.count + ROOM_ATTEMPTS);
                 if (chance >> 20 & 1)
                         kvr__lane_shrink(index, lane, 100000, 20);
                 if ((chance >> 21 & 7) == 0)
