@@ -51,7 +51,7 @@ static bool was_tried(const struct kvr_request *request, kvr_replica_id id)
  * value for each, since what is short of one does not compile; the size tells of a type that has changed.
  */
 _Static_assert(sizeof(void *) != 8 || sizeof((struct kvr__candidate){NULL, 0, 0, 0, 0, 0, false, 0, 0, 0, 0,
-                                                                     0, 0, 0, 0, 0, 0}) == 96,
+                                                                     0, 0, 0, 0, 0, 0, 0}) == 104,
                "candidate_put sets every field of a candidate");
 
 static void candidate_put(struct kvr_router *router, struct kvr__choice *choice, struct kvr__replica *replica)
@@ -64,7 +64,8 @@ static void candidate_put(struct kvr_router *router, struct kvr__choice *choice,
         candidate->points = candidate->base_tokens = candidate->full_tokens = candidate->match_tokens = 0;
         candidate->slot_rank = 0;
         candidate->by_events = false;
-        candidate->event_tokens = candidate->due_tokens = candidate->young_tokens = candidate->next = 0;
+        candidate->event_tokens = candidate->due_tokens = candidate->young_tokens = candidate->likely_tokens =
+                candidate->next = 0;
         candidate->token_s = candidate->wait_s = candidate->queue = 0;
         candidate->own_s = candidate->toll_s = candidate->cost_s = NAN;
 }
@@ -291,6 +292,7 @@ void kvr__slots_enter(struct kvr__replica *replica, struct kvr_ticket *ticket)
         ticket->slots_epoch = replica->slots_epoch;
         ticket->slot = kvr__slots_start(replica->slots, &ask);
         ticket->deferred = ticket->slot == KVR__NO_SLOT;
+        ticket->slot_ns = ticket->deferred ? 0 : ticket->sent_ns;
         if (!ticket->deferred)
                 return;
         ticket->next_deferred = NULL;

@@ -79,6 +79,7 @@ struct kvr__replica {
         uint64_t booked_weight;                                 /* of the prefilling ones */
         struct kvr_ticket *prefill_tail;
         double mean_uncached, mean_total_s; /* of our requests; 0 until known */
+        double mean_slot_s;                 /* how long they keep a slot; 0 until known */
         uint64_t decided_ns;
         /* The most of each since the last report: it was measured at some moment in between. */
         uint32_t peak_flight, peak_prefilling;

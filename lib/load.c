@@ -210,8 +210,9 @@ double kvr__load_wait(const struct kvr__replica *replica, double token_s, uint64
         }
         if (replica->slots && replica->in_flight >= kvr__slots_count(replica->slots)) {
                 uint32_t count = kvr__slots_count(replica->slots);
+                double slot_s = replica->mean_slot_s > 0 ? replica->mean_slot_s : STAY_S_MIN;
 
-                wait_s += stay_s * (replica->in_flight - count + 1) / count;
+                return wait_s + fmax(tokens * token_s, slot_s * (replica->in_flight - count + 1) / count);
         }
         return wait_s + tokens * token_s;
 }

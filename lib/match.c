@@ -118,6 +118,7 @@ static void candidate_match(struct kvr_router *router, const struct kvr__query *
                 kvr__slots_match(replica->slots, &ask, &match);
                 candidate->points = match.points;
                 candidate->slot_rank = match.rank;
+                candidate->likely_tokens = match.likely;
                 answer = match.answer;
         } else if (candidate->points && candidate->points < query->point_count) {
                 const struct kvr__note *note =
@@ -165,7 +166,7 @@ static bool holds_any(const struct kvr_router *router, const struct kvr__candida
 {
         const struct kvr__replica *replica = candidate->replica;
 
-        return candidate->points || candidate->match_tokens ||
+        return candidate->points || candidate->match_tokens || candidate->likely_tokens ||
                (replica->slots && router->depth[replica->lane]);
 }
 

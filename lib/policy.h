@@ -27,6 +27,7 @@ struct kvr__candidate {
         double queue;                 /* the same counted in requests: kvr__load_queue */
         uint32_t due_tokens;          /* set by a policy that has copies due there: what counts as present */
         uint32_t young_tokens;        /* what was sent there just now */
+        uint32_t likely_tokens;       /* what a slot may have, while all are busy */
         double own_s, toll_s, cost_s; /* filled by policies that price, NAN otherwise */
         uint32_t next;                /* number of the next holder, plus 1; 0: this is the last */
 };

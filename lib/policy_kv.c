@@ -223,7 +223,8 @@ static uint32_t ties_resolve(const struct kvr__view *view, const struct kvr__lea
 static void holder_price(const struct kvr__view *view, const struct trunk *trunk, double toll_s,
                          struct kvr__candidate *candidate, bool home)
 {
-        uint32_t match = candidate->match_tokens;
+        uint32_t match = candidate->match_tokens > candidate->likely_tokens ? candidate->match_tokens
+                                                                            : candidate->likely_tokens;
         bool at_home = home && match >= trunk->allowed && candidate->replica->tells_cached;
         double hope = at_home ? 1 - view->home_yield : 1;
 

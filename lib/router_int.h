@@ -137,6 +137,6 @@ void kvr__router_forget(struct kvr_router *router, struct kvr__replica *replica)
 /* The slot rules for a request that was decided, or that a free slot lets start. */
 void kvr__slots_enter(struct kvr__replica *replica, struct kvr_ticket *ticket);
 void kvr__slots_leave(struct kvr__replica *replica, struct kvr_ticket *ticket, bool computed,
-                      uint32_t answer);
+                       uint32_t answer, uint64_t now_ns);
 
 #endif

@@ -95,7 +95,7 @@ static struct result result_make(const struct kvr_ticket *ticket, const struct k
         return result;
 }
 
-static void slots_advance(struct kvr__replica *replica)
+static void slots_advance(struct kvr__replica *replica, uint64_t now_ns)
 {
         while (replica->deferred_head) {
                 struct kvr_ticket *ticket = replica->deferred_head;
@@ -109,6 +109,7 @@ static void slots_advance(struct kvr__replica *replica)
                 if (ticket->slot == KVR__NO_SLOT)
                         return;
                 ticket->deferred = false;
+                ticket->slot_ns = now_ns;
                 replica->deferred_head = ticket->next_deferred;
                 if (!replica->deferred_head)
                         replica->deferred_tail = NULL;
@@ -130,7 +131,8 @@ static void deferred_unlink(struct kvr__replica *replica, struct kvr_ticket *tic
         ticket->deferred = false;
 }
 
-void kvr__slots_leave(struct kvr__replica *replica, struct kvr_ticket *ticket, bool computed, uint32_t answer)
+void kvr__slots_leave(struct kvr__replica *replica, struct kvr_ticket *ticket, bool computed, uint32_t answer,
+                      uint64_t now_ns)
 {
         if (ticket->deferred)
                 deferred_unlink(replica, ticket);
@@ -140,7 +142,7 @@ void kvr__slots_leave(struct kvr__replica *replica, struct kvr_ticket *ticket, b
                 kvr__slots_finish(replica->slots, ticket->slot, answer);
         else
                 kvr__slots_abort(replica->slots, ticket->slot);
-        slots_advance(replica);
+        slots_advance(replica, now_ns);
 }
 
 /* The engine counted the prompt: the next one that begins like this is estimated from here. */
@@ -443,13 +445,20 @@ static void settle(struct kvr_router *router, struct kvr_ticket *ticket, const s
         replica->trials -= ticket->trial;
         residency_settle(router, ticket, result);
         kvr__slots_leave(replica, ticket, result->computed,
-                         answer > 0 && answer < UINT32_MAX ? (uint32_t)answer : 0);
+                         answer > 0 && answer < UINT32_MAX ? (uint32_t)answer : 0, result->now_ns);
         speed_settle(ticket, result);
         if (outcome->end == KVR_END_FINISHED) {
                 double stay_s = (double)(result->now_ns - ticket->sent_ns) / 1e9;
 
                 replica->mean_total_s +=
                         replica->mean_total_s > 0 ? (stay_s - replica->mean_total_s) * STAY_STEP : stay_s;
+                if (ticket->slot_ns) {
+                        double slot_s = (double)(result->now_ns - ticket->slot_ns) / 1e9;
+
+                        replica->mean_slot_s += replica->mean_slot_s > 0
+                                                        ? (slot_s - replica->mean_slot_s) * STAY_STEP
+                                                        : slot_s;
+                }
                 if (answer > 0)
                         kvr__model_learn_length(kvr__models_get(&router->models, ticket->model),
                                                 (double)answer);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Settlement: the books, tokens, failed tries, accounts. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -7,6 +8,7 @@
 #include <cmocka.h>
 
 #include "brain_serve_test.h"
+#include "router_int.h"
 
 /* ---- books ---- */
 
@@ -514,6 +516,42 @@ static void what_waited_through_a_loss_is_not_believed(void **state)
         assert_books_empty();
 }
 
+/* How long a slot is kept does not include the wait for it, of which it is the measure. */
+static void a_slot_is_kept_from_when_it_was_free(void **state)
+{
+        struct kvr_ticket *tickets[3];
+
+        (void)state;
+        up(1, (struct kvr_replica_spec){.cache = KVR_CACHE_SLOTS, .slots = 1});
+        for (uint64_t i = 0; i < 3; i++) {
+                struct kvr_request request = text(i, 400);
+
+                tickets[i] = brain_send(&fleet, &request, NULL);
+        }
+        struct kvr__replica *replica = fleet.router->fleet.order[0];
+
+        for (int i = 0; i < 3; i++) {
+                fleet.env.now_ns += BRAIN_S(10);
+                /* Those in front of a new one, and it: each has the slot for ten seconds, once that was seen. */
+                if (i)
+                        assert_true(fabs(kvr__load_wait(replica, 1e-6, fleet.env.now_ns) - 10.0 * (3 - i)) <
+                                    1e-6);
+                brain_end(tickets[i], KVR_END_FINISHED, 100, 0, 0);
+                assert_true(fabs(replica->mean_slot_s - 10) < 1e-6);
+        }
+        assert_true(replica->mean_total_s > 10.5);
+        /* Where there is more to compute than the slots' turn tells, that is what they wait for. */
+        for (uint64_t i = 0; i < 3; i++) {
+                struct kvr_request request = text(10 + i, 4000000);
+
+                tickets[i] = brain_send(&fleet, &request, NULL);
+        }
+        assert_true(kvr__load_wait(replica, 1e-3, fleet.env.now_ns) > 1000);
+        for (int i = 0; i < 3; i++)
+                brain_end(tickets[i], KVR_END_CLIENT, -1, -1, -1);
+        assert_books_empty();
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -529,6 +567,7 @@ int main(void)
                 cmocka_unit_test_teardown(responses_know_their_owner, down),
                 cmocka_unit_test_teardown(accounts_tell_why_hits_are_missing, down),
                 cmocka_unit_test_teardown(llama_fleet_is_predicted_by_slots, down),
+                cmocka_unit_test_teardown(a_slot_is_kept_from_when_it_was_free, down),
                 cmocka_unit_test_teardown(memory_of_a_llama_is_learned, down),
                 cmocka_unit_test_teardown(requests_wait_for_a_slot_in_order, down),
                 cmocka_unit_test_teardown(what_waited_through_a_loss_is_not_believed, down),

@@ -341,6 +341,19 @@ static struct landing landing_find(const struct kvr__slots *slots, const struct 
         return landing;
 }
 
+/* The prompt gets whichever slot is free first. */
+static uint32_t likely_tokens(const struct kvr__slots *slots, const struct kvr__slots_ask *ask)
+{
+        double tokens = 0;
+
+        for (uint32_t i = 0; i < slots->count; i++) {
+                const struct sequence *held = &slots->slots[i].held;
+
+                tokens += usable_tokens(held, ask, common_above(held, ask, 0));
+        }
+        return (uint32_t)(tokens / slots->count);
+}
+
 void kvr__slots_match(const struct kvr__slots *slots, const struct kvr__slots_ask *ask,
                       struct kvr__slots_match *ret)
 {
@@ -349,6 +362,7 @@ void kvr__slots_match(const struct kvr__slots *slots, const struct kvr__slots_as
         uint32_t common = landing.common;
 
         ret->rank = 0;
+        ret->likely = landing.slot == KVR__NO_SLOT ? likely_tokens(slots, ask) : 0;
         if (landing.slot != KVR__NO_SLOT)
                 source = &slots->slots[landing.slot].held;
         if (landing.save) {

@@ -39,6 +39,7 @@ struct kvr__slots_ask {
 struct kvr__slots_match {
         uint32_t points; /* leading points found where the prompt would land */
         uint32_t answer; /* generated tokens that follow them there, if the prompt goes on beyond */
+        uint32_t likely; /* tokens that a slot has on an average, when all are busy; else 0 */
         uint16_t rank;   /* 0: in the slot itself; n: in the sequence that was saved n-th last */
 };
 

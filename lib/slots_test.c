@@ -162,6 +162,37 @@ static void little_in_common_does_not_choose_a_slot(void **state)
         kvr__slots_free(slots);
 }
 
+/* A prompt that has to wait gets the slot that is free first: on an average it finds what they have on an average. */
+static void while_all_are_busy_the_next_slot_is_anybodys(void **state)
+{
+        struct kvr__slots *slots = kvr__slots_new(&budget, 4, 0);
+        static struct brain_prompt a, b, c, other;
+        struct kvr__slots_match found;
+
+        (void)state;
+        pair_make(&a, &b, 8000, 2000);
+        c = a;
+        brain_message(&c, 77, 1000);
+        text_of(&other, 9, 10000);
+        struct kvr__slots_ask ask = ask_of(&c);
+
+        assert_int_not_equal(start(slots, &a), KVR__NO_SLOT);
+        assert_int_not_equal(start(slots, &b), KVR__NO_SLOT);
+        assert_int_not_equal(start(slots, &other), KVR__NO_SLOT);
+        kvr__slots_match(slots, &ask, &found);
+        assert_int_equal(found.likely, 0); /* one is idle: that one it gets */
+        uint32_t last = start(slots, &other);
+
+        kvr__slots_match(slots, &ask, &found);
+        assert_int_equal(found.points, 0);
+        /* All of a (2,500 tokens), the first 2,000 of b, nothing of the others. */
+        assert_in_range(found.likely, (2500 + 2000) / 4 - 80, (2500 + 2000) / 4 + 80);
+        kvr__slots_finish(slots, last, 0);
+        kvr__slots_match(slots, &ask, &found);
+        assert_int_equal(found.likely, 0);
+        kvr__slots_free(slots);
+}
+
 static void oldest_goes_from_memory(void **state)
 {
         struct kvr__slots *slots = kvr__slots_new(&budget, 1, 9100);
@@ -353,6 +384,7 @@ int main(void)
                 cmocka_unit_test_setup(half_in_common_overwrites_the_tail, setup),
                 cmocka_unit_test_setup(a_tenth_in_common_saves_first, setup),
                 cmocka_unit_test_setup(little_in_common_does_not_choose_a_slot, setup),
+                cmocka_unit_test_setup(while_all_are_busy_the_next_slot_is_anybodys, setup),
                 cmocka_unit_test_setup(oldest_goes_from_memory, setup),
                 cmocka_unit_test_setup(unknown_memory_is_eight_sequences_a_slot, setup),
                 cmocka_unit_test_setup(memory_is_as_large_as_what_is_found_there, setup),

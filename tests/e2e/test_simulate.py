@@ -317,6 +317,26 @@ def test_slots_without_a_burst_are_worth_a_router(tmp_path):
     assert abs(kept["predicted_hit_rate"] - kept["hit_rate"]) < 0.1
 
 
+@pytest.mark.parametrize("load, more, against", [
+    ("rate=24,groups=6,prefix=1600,question=160,output=16,turns=4,gap=2", ["--closed-loop"], {"least_requests": .6}),
+    ("rate=22,groups=12,zipf=1,prefix=1600,question=160,output=16,turns=1", [], {"least_requests": .3, "consistent_hash": 1}),
+    ("rate=24,groups=3,prefix=800,question=240,output=24,turns=10,gap=0.6", ["--closed-loop"],
+     {"least_requests": .5, "consistent_hash": .7}),
+])
+def test_slots_that_are_never_idle(load, more, against):
+    """Three servers with eight slots, more to do than they can: who waits goes where the slots hold what it begins with."""
+    policies = ["kv", *against]
+    ttft = dict.fromkeys(policies, 0.0)
+    for seed in range(1, 5):
+        found = rows(f"synthetic:{load},requests=1500,spread=0.3,seed={seed}", "--policies", ",".join(policies), "--slots", "8",
+                     "--slot-memory-blocks", "512", "--capacity-blocks", "2048", "--replicas", "3", "--block-tokens", "16",
+                     "--cost", "a=20,b=0.12,c=0,e=12", *more)
+        for row in found:
+            ttft[row["policy"]] += row["ttft_s"]["mean"]
+    for policy, share in against.items():
+        assert ttft["kv"] <= share * ttft[policy], ttft
+
+
 # ---- signals -----------------------------------------------------------------------------------------------------------
 
 def test_events_tell_routers_of_each_other():
