@@ -41,6 +41,9 @@ curl|cmd:curl
 python3-pytest|dpkg
 python3-pytest-xdist|dpkg
 python3-msgpack|dpkg
+python3-venv|dpkg
+nodejs|cmd:node
+npm|cmd:npm
 CHROMIUM|cmd:chromium-headless-shell
 '
 BENCH_PACKAGES='
