@@ -306,39 +306,55 @@ static bool room_is_there(struct kvr__index *index, uint32_t count)
         return true;
 }
 
-/*
- * Makes sure of so many free nodes and free pairs. False: nothing can be evicted, or not enough came of it. One lane
- * makes room for all of them, as long as it can: what it gives up is in order then.
- */
-static bool room_make(struct kvr__index *index, uint16_t lane, uint32_t cursor, uint32_t count)
-{
-        struct lane *victim = NULL;
+/* What one call may do to make room for what it inserts. */
+struct room {
+        uint16_t lane;   /* that asks */
+        uint32_t cursor; /* its pair that must stay */
+        struct lane
+                *victim; /* the one that makes room, as long as it can: what it gives up is in order then */
+        uint32_t left;   /* evictions that are still allowed */
+};
 
-        for (uint32_t i = 0; i < ROOM_ATTEMPTS + count; i++) {
-                if (room_is_there(index, count))
-                        return true;
-                if (index->closed_head != KVR__NO_LANE) {
-                        kvr__index_reclaim(index, 1);
-                        continue;
-                }
-                if (!victim || !victim->pairs || victim->tail == cursor)
-                        victim = victim_choose(index, lane, cursor);
-                if (!victim)
-                        return false;
-                tail_evict(index, victim);
+/* Lets go of one pair. False when nothing can be evicted, or no more may be. */
+static bool room_step(struct kvr__index *index, struct room *room)
+{
+        if (!room->left)
+                return false;
+        room->left--;
+        if (index->closed_head != KVR__NO_LANE) {
+                kvr__index_reclaim(index, 1);
+                return true;
         }
-        return false;
+        if (!room->victim || !room->victim->pairs || room->victim->tail == room->cursor)
+                room->victim = victim_choose(index, room->lane, room->cursor);
+        if (!room->victim)
+                return false;
+        tail_evict(index, room->victim);
+        return true;
+}
+
+/* Makes sure of so many free nodes and free pairs. */
+static bool room_make(struct kvr__index *index, struct room *room, uint32_t count)
+{
+        while (!room_is_there(index, count))
+                if (!room_step(index, room))
+                        return false;
+        return true;
 }
 
 /*
  * For so many new points at once, since a chain that is evicted from its end on leaves a run of nodes in their order; and
  * for the slack, of which no call has to make more than it needs itself.
  */
-static void room_ahead(struct kvr__index *index, uint16_t lane, uint32_t cursor, uint32_t count)
+static void room_ahead(struct kvr__index *index, struct room *room, uint32_t count)
 {
-        uint32_t slack = index->nodes.fresh / NODES_SLACK, made = kvr__nodes_ready(index) + count;
+        uint32_t goal = count + index->nodes.fresh / NODES_SLACK;
 
-        (void)room_make(index, lane, cursor, count + (slack < made ? slack : made));
+        if (!room_make(index, room, count))
+                return;
+        for (uint32_t i = 0; i < count && kvr__nodes_ready(index) < goal; i++)
+                if (!kvr__pool_grow(&index->nodes) && !room_step(index, room))
+                        return;
 }
 
 /* ---- touching ---- */
@@ -419,36 +435,45 @@ static uint32_t touch_insert(struct kvr__index *index, uint32_t node, const stru
         return number;
 }
 
+/* Point i, of which this lane has nothing yet, behind `cursor`. Its pair; 0 when there is no room. */
+static uint32_t touch_point(struct kvr__index *index, struct kvr__path *path, const struct kvr_point *points,
+                            uint32_t i, const struct kvr__touch *touch, uint32_t cursor)
+{
+        uint32_t node = touch_node(index, path, points, i, touch->tokens_per_unit);
+
+        if (!node)
+                return 0;
+        uint32_t number = kvr__pair_find(index, node, touch->lane, 0);
+
+        if (number) {
+                /* Only for points that are no chain: invariant P was never promised for those. */
+                order_move(index, &index->lanes[touch->lane], number, number, cursor);
+        } else {
+                number = touch_insert(index, node, touch, cursor);
+                if (!number && !node_at(index, node)->holder)
+                        kvr__node_drop(index, node);
+        }
+        path->nodes[i] = node;
+        return number;
+}
+
 uint32_t kvr__index_touch(struct kvr__index *index, struct kvr__path *path, const struct kvr_point *points,
                           uint32_t count, const struct kvr__touch *touch)
 {
-        struct lane *lane = &index->lanes[touch->lane];
         uint32_t cursor, i = touch_held(index, path, touch, &cursor);
+        struct room room = {.lane = touch->lane, .cursor = cursor, .left = ROOM_ATTEMPTS + 2 * (count - i)};
 
         if (i < count)
-                room_ahead(index, touch->lane, cursor, count - i);
-        for (; i < count; i++) {
-                if (!room_make(index, touch->lane, cursor, 1))
-                        break;
-                uint32_t node = touch_node(index, path, points, i, touch->tokens_per_unit);
-
-                if (!node)
-                        break;
-                uint32_t number = kvr__pair_find(index, node, touch->lane, 0);
+                room_ahead(index, &room, count - i);
+        while (i < count && room_make(index, &room, 1)) {
+                uint32_t number = touch_point(index, path, points, i, touch, cursor);
 
                 if (number) {
-                        /* Only for points that are no chain: invariant P was never promised for those. */
-                        order_move(index, lane, number, number, cursor);
-                } else {
-                        number = touch_insert(index, node, touch, cursor);
-                        if (!number) {
-                                if (!node_at(index, node)->holder)
-                                        kvr__node_drop(index, node);
-                                break;
-                        }
+                        room.cursor = cursor = number;
+                        i++;
+                } else if (!room_step(index, &room)) {
+                        break; /* else there may be a place in the tables now */
                 }
-                path->nodes[i] = node;
-                cursor = number;
         }
         return i;
 }

@@ -14,6 +14,7 @@
 #define LOST_SAMPLE(k)  ((k) >> 61 == 0)
 #define FIND_AHEAD      12 /* nodes between the one that is looked at and the one that is asked for */
 #define FIND_BATCH      16 /* hash look-ups in flight at once */
+#define RUN_BACK        64 /* free nodes that are looked at for the beginning of their run */
 #define NODES_SLACK     16 /* one node in so many is kept free: the more, the longer the runs that are free */
 #define ROOM_ATTEMPTS   64 /* evictions that one insertion may cause before it gives up */
 #define VICTIM_LIFETIME 256 /* evictions until the longest lane is looked for again */

@@ -87,7 +87,7 @@ static uint32_t node_take(struct kvr__index *index, uint32_t before)
                 number = index->node_free;
                 if (!number || (more && index->nodes_free <= fresh / NODES_SLACK))
                         return kvr__pool_take(&index->nodes);
-                while (node_is_free(index, number - 1))
+                for (int back = 0; back < RUN_BACK && node_is_free(index, number - 1); back++)
                         number--;
         }
         const struct node *node = node_at(index, number);

@@ -379,6 +379,38 @@ static void a_full_index_is_not_broken_up(void **state)
         kvr__index_free(index);
 }
 
+/* Memory that went to long chains of one holder is no help to short ones that several share: those evict too. */
+static void another_kind_of_prompt_does_not_stop_it(void **state)
+{
+        enum { LONG = 400, SHORT = 20000 };
+        struct kvr__index *index = kvr__index_new(1U << 20);
+        static struct brain_prompt p;
+        uint16_t lanes[2] = {lane_new(index), lane_new(index)};
+        uint32_t cut = 0, row = 0;
+
+        (void)state;
+        for (uint64_t i = 0; i < LONG; i++) {
+                brain_prompt_of(&p, 1000 + i, 60000);
+                assert_int_equal(touch(index, &p, lanes[i % 2]), p.count);
+        }
+        assert_true(index->evictions > 0);
+        for (uint64_t i = 0; i < SHORT; i++) {
+                uint64_t before = index->evictions;
+                bool whole = true;
+
+                brain_prompt_of(&p, 10000 + i, 1000);
+                for (int lane = 0; lane < 2; lane++)
+                        whole &= touch(index, &p, lanes[lane]) == p.count;
+                cut += !whole;
+                row = whole ? 0 : row + 1;
+                assert_true(row < 100);
+                assert_true(index->evictions - before <= 2 * (2 * p.count + ROOM_ATTEMPTS));
+        }
+        assert_true(cut * 10 < SHORT);
+        assert_true(kvr__index_check(index));
+        kvr__index_free(index);
+}
+
 /* Only where a chain begins, and where one parts from what was there, is a place of the table taken. */
 static void chains_are_listed_where_they_begin_and_part(void **state)
 {
@@ -614,6 +646,7 @@ int main(void)
                 cmocka_unit_test(closing_a_lane_costs_nothing_now),
                 cmocka_unit_test(marks_decide_what_a_failed_request_takes_along),
                 cmocka_unit_test(a_full_index_is_not_broken_up),
+                cmocka_unit_test(another_kind_of_prompt_does_not_stop_it),
                 cmocka_unit_test(chains_are_listed_where_they_begin_and_part),
                 cmocka_unit_test(notes_live_and_die_with_their_node),
                 cmocka_unit_test(agrees_with_plain_arrays),

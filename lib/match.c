@@ -118,7 +118,8 @@ static void candidate_match(struct kvr_router *router, const struct kvr__query *
                 kvr__slots_match(replica->slots, &ask, &match);
                 candidate->points = match.points;
                 candidate->slot_rank = match.rank;
-                candidate->likely_tokens = match.likely;
+                candidate->likely_tokens = kvr__trusted_tokens(
+                        replica, kvr__hit_tokens(replica->block_tokens, match.likely, choice->prompt_tokens));
                 answer = match.answer;
         } else if (candidate->points && candidate->points < query->point_count) {
                 const struct kvr__note *note =

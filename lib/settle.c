@@ -453,7 +453,10 @@ static void settle(struct kvr_router *router, struct kvr_ticket *ticket, const s
                 replica->mean_total_s +=
                         replica->mean_total_s > 0 ? (stay_s - replica->mean_total_s) * STAY_STEP : stay_s;
                 if (ticket->slot_ns) {
-                        double slot_s = (double)(result->now_ns - ticket->slot_ns) / 1e9;
+                        /* Another settlement may have given it the slot after this one read the clock. */
+                        uint64_t since_ns =
+                                ticket->slot_ns < result->now_ns ? ticket->slot_ns : result->now_ns;
+                        double slot_s = (double)(result->now_ns - since_ns) / 1e9;
 
                         replica->mean_slot_s += replica->mean_slot_s > 0
                                                         ? (slot_s - replica->mean_slot_s) * STAY_STEP

@@ -96,6 +96,9 @@ void kvr__young_book(struct kvr_router *router, struct kvr_ticket *ticket, doubl
                 .tokens_per_unit = tokens_per_unit,
         };
 
+        /* Where there was no room for all of it there, no more than that is looked at here. */
+        if (touch.held > ticket->inserted)
+                touch.held = ticket->inserted;
         ticket->young_held = touch.held;
         /* History was touched just before, which noted the nodes of all that is there now. */
         router->path.known = ticket->inserted;

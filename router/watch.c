@@ -319,22 +319,26 @@ static unsigned watch_events(struct watch *watch, const struct watch_replica_sam
                hold(watch, WATCH_EVENTS_UNMATCHED, unmatched, limits->hold_ns, now_ns);
 }
 
-/* Questions without any answer, for longer than a restart takes. One answer is enough to end it. */
 /* One refusal is enough: what is not known stays unknown until it is stored again. Room is there when something is
  * stored and nothing refused. */
 static unsigned watch_room(struct watch *watch, const struct watch_replica_sample *sample,
                            const struct watch_limits *limits, uint64_t now_ns)
 {
-        if (sample->events_refused != watch->refused) {
+        bool more = sample->events_refused > watch->refused;
+
+        /* A stream that is made anew counts from zero. */
+        if (more || sample->events_refused < watch->refused || sample->events_stored < watch->stored) {
                 watch->refused = sample->events_refused;
                 watch->stored = sample->events_stored;
-                return set(watch, WATCH_EVENTS_FULL, true, now_ns);
         }
+        if (more)
+                return set(watch, WATCH_EVENTS_FULL, true, now_ns);
         bool room = !sample->events_expected || sample->events_stored != watch->stored;
 
         return hold(watch, WATCH_EVENTS_FULL, room ? GOOD : UNSURE, limits->hold_ns, now_ns);
 }
 
+/* Questions without any answer, for longer than a restart takes. One answer is enough to end it. */
 static unsigned watch_tokenizer(struct watch *watch, const struct watch_replica_sample *sample,
                                 const struct watch_limits *limits, uint64_t now_ns)
 {

@@ -737,6 +737,17 @@ static void blocks_without_room_raise_an_alarm_until_there_is_some(void **state)
         for (; alarms_of(&r) && looks < 100; looks++)
                 replica_look(&r);
         assert_in_range(looks, 5, 11);
+        /* A stream that is made anew counts from zero, and nothing was refused. */
+        struct replica before = r;
+
+        r.sample.events_refused = r.sample.events_stored = 0;
+        for (unsigned i = 0; i < 20; i++)
+                replica_look(&r);
+        assert_int_equal(alarms_of(&r), 0);
+        r.sample.events_refused = 1;
+        replica_look(&r);
+        assert_int_equal(alarms_of(&r), BIT(WATCH_EVENTS_FULL));
+        r = before;
         /* Where events are not wanted any more nothing is missed. */
         r.sample.events_refused++;
         replica_look(&r);
