@@ -403,6 +403,9 @@ void probe_events_text(const struct probe *probe, char *ret, size_t size)
                          : !view.connected ? "; not connected"
                          : !view.heard_ns  ? "; connected, and none has ever come"
                                            : "");
+        else if (!view.connected && view.heard_ns)
+                snprintf(ret, size, "not connected any more; the last came %.0f s ago",
+                         (double)(now_ns - last) / 1e9);
         else if (view.foreign_rank >= 0)
                 snprintf(ret, size, "its events are those of rank %d, not %d", (int)view.foreign_rank,
                          (int)view.source.rank);

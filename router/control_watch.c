@@ -201,8 +201,10 @@ static void tell_canary(enum kvr_canary canary, char *ret, size_t size)
 static void tell_events(const struct probe *probe, enum watch_alarm alarm,
                         const struct kvr_replica_info *info, char *ret, size_t size)
 {
+        struct events_view view = {0};
         char why[256];
 
+        (void)probe_events_view(probe, &view);
         probe_events_text(probe, why, sizeof why);
         if (alarm == WATCH_EVENTS_UNMATCHED) {
                 tell_canary(info->canary, ret, size);
@@ -213,8 +215,14 @@ static void tell_events(const struct probe *probe, enum watch_alarm alarm,
         } else {
                 add(ret, size, why[0] ? why : "no events came, although prompts were computed there");
         }
-        add(ret, size,
-            ". Until that is mended, hits there are predicted from what was sent (docs/events.md)");
+        /* Silence alone does not make a stream untrusted: an engine may have nothing to say. */
+        if (alarm == WATCH_EVENTS_SILENT && view.trusted && info->canary == KVR_CANARY_OK)
+                add(ret, size,
+                    ". What it has computed since is not seen, until its hits show that the events are not "
+                    "all; then they are predicted from what was sent (docs/events.md)");
+        else
+                add(ret, size,
+                    ". Until that is mended, hits there are predicted from what was sent (docs/events.md)");
 }
 
 /* False: it was never asked, or nobody asks. */

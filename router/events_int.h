@@ -39,6 +39,7 @@ struct stream {
         size_t held_bytes;
         unsigned held_count;
         bool told_trusted, said_no_room, dirty;
+        unsigned trust_changes;
         bool placed;        /* it has its place in the library */
         uint64_t opened_ns; /* when its socket was made */
         enum kvr_tier gone_tier;

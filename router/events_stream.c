@@ -8,6 +8,8 @@
 
 #include "events_int.h"
 
+#define TRUST_LINES 16 /* changes of a stream's trust that are logged in a minute */
+
 void stream_fail(struct stream *stream, const char *what, const char *why)
 {
         snprintf(stream->own.error, sizeof stream->own.error, "%s: %s", what, why);
@@ -27,6 +29,19 @@ static void say(const struct stream *stream, enum log_level level, const char *t
 
 /* ---- into the library ---- */
 
+/* The last word must be the right one, so that each change is said, as long as there are not too many of them. */
+static void say_trust(struct stream *stream, bool trusted)
+{
+        char key[KVR_NAME_MAX + 32];
+
+        snprintf(key, sizeof key, "%s trust %u", stream->name, stream->trust_changes++ % TRUST_LINES);
+        log_say(stream->events->options.log, LOG_INFO, key,
+                trusted ? "replica %s: its events are trusted: hits are predicted from them"
+                        : "replica %s: its events are not trusted: hits are predicted from what was sent "
+                          "there",
+                stream->name);
+}
+
 static void tell_trust(struct stream *stream)
 {
         bool trusted = stream->machine.trusted;
@@ -38,10 +53,7 @@ static void tell_trust(struct stream *stream)
         if (status == KVR_OK || status == KVR_E_NOT_FOUND) {
                 stream->told_trusted = trusted;
                 if (status == KVR_OK)
-                        say(stream, LOG_INFO,
-                            trusted ? "its events are trusted: hits are predicted from them"
-                                    : "its events are not trusted: hits are predicted from what was sent "
-                                      "there");
+                        say_trust(stream, trusted);
         } else if (!stream->said_no_room) {
                 stream->said_no_room = true;
                 stream_fail(stream, "no place in the index for its events", kvr_status_text(status));

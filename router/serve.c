@@ -42,10 +42,14 @@ static void on_state(void *ctx, struct target *target, enum kvr_state from, enum
                      const char *why)
 {
         struct server *server = ctx;
+        bool asked_for = to == KVR_DRAINING;
 
-        log_say(server->proxy.log, to == KVR_READY || to == KVR_TRIAL ? LOG_INFO : LOG_WARN, NULL,
-                "replica %s: %s (was %s)%s%s", target->spec.name, kvr_state_name(to), kvr_state_name(from),
-                to == KVR_READY ? "" : ": ", to == KVR_READY ? "" : why);
+        log_say(server->proxy.log, to == KVR_READY || to == KVR_TRIAL || asked_for ? LOG_INFO : LOG_WARN,
+                NULL, "replica %s: %s (was %s)%s%s", target->spec.name, kvr_state_name(to),
+                kvr_state_name(from), to == KVR_READY ? "" : ": ",
+                to == KVR_READY ? ""
+                : asked_for     ? "as the admin API said"
+                                : why);
 }
 
 void serve_wake(struct server *server)

@@ -33,6 +33,7 @@ libjs-chart.js|dpkg
 '
 TEST_PACKAGES='
 clang|cmd:clang
+llvm|cmd:llvm-symbolizer
 LIBCLANG_RT|dpkg
 clang-tidy|cmd:clang-tidy
 clang-format|cmd:clang-format

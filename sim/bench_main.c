@@ -163,7 +163,13 @@ static bool find_model(const struct sockaddr_storage *addr, const struct sim_url
         good = sim_run_get(addr, url->authority, target, headers, &body, &status, message, sizeof(message));
         if (good && status == 200)
                 sim_first_model(sim_buf_slice(&body), ret, size);
-        if (good && !ret[0]) {
+        if (good && !ret[0] && (status == 401 || status == 403)) {
+                snprintf(
+                        message, sizeof(message),
+                        "GET http://%s%s answered %u; give a key, as in --header 'Authorization: Bearer KEY'",
+                        url->authority, target, status);
+                good = false;
+        } else if (good && !ret[0]) {
                 snprintf(message, sizeof(message),
                          "GET http://%s%s answered %u and names no model; give one with --model",
                          url->authority, target, status);

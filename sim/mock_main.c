@@ -256,6 +256,21 @@ static int serve(const struct arguments *arguments, const struct sim_mock_option
         return status;
 }
 
+/* The number behind the last colon; 0: none. */
+static unsigned long endpoint_port(const char *endpoint)
+{
+        const char *colon = endpoint ? strrchr(endpoint, ':') : NULL;
+
+        return colon ? strtoul(colon + 1, NULL, 10) : 0;
+}
+
+static bool ports_overlap(const struct arguments *a)
+{
+        unsigned long events = endpoint_port(a->events), replay = endpoint_port(a->replay);
+
+        return events && replay && (events > replay ? events - replay : replay - events) < a->count;
+}
+
 int sim_mock_main(int argc, char **argv)
 {
         struct arguments arguments;
@@ -293,6 +308,12 @@ int sim_mock_main(int argc, char **argv)
                                        arguments.events_hash);
         if (arguments.replay && arguments.replay[0] && !(arguments.events && arguments.events[0]))
                 return sim_usage_error(&command, "--replay: means nothing without --events");
+        if (ports_overlap(&arguments))
+                return sim_usage_error(
+                        &command,
+                        "--replay: with --count %llu each engine takes the next port, and those from "
+                        "%s and from %s on overlap; choose one further away",
+                        (unsigned long long)arguments.count, arguments.events, arguments.replay);
         sim_fault_init(&fault);
         if (arguments.fault && !sim_fault_parse(&fault, sim_slice(arguments.fault), message, sizeof(message)))
                 return sim_usage_error(&command, "--fault: %s", message);

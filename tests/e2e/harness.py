@@ -104,7 +104,7 @@ class Router:
         if defaults:
             if "--listen" not in given:
                 command += ["--listen", "127.0.0.1:0"]
-            if "--admin" not in given:
+            if not any(arg == "--admin" or arg.startswith("--admin=") for arg in map(str, args)):
                 command += ["--admin", "127.0.0.1:0" if admin else "off"]
             if "--health-interval" not in given:
                 command += ["--health-interval", "100ms"]

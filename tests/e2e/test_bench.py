@@ -66,3 +66,9 @@ def test_a_load_beyond_the_server_is_said(mock):  # noqa: F811
     assert result["growth"]["growing"] is True and result["growth"]["slope"] > 0.3
     closed = kvroute("bench", f"http://127.0.0.1:{port}", *LOAD, "--concurrency", 2, "--json")
     assert json.loads(closed.out)["growth"] is None
+
+
+def test_a_key_that_is_missing_is_named(fleet):
+    router, _ = fleet.start(1, "--api-key", "sk-a", ready=False)
+    done = kvroute("bench", router.url, *LOAD)
+    assert done.status != 0 and "answered 401; give a key, as in --header 'Authorization: Bearer KEY'" in done.err

@@ -121,3 +121,8 @@ def healthy(url):
         return fetch(url, "GET", "/health").status == 200
     except OSError:
         return False
+
+
+def test_ports_of_several_engines_must_not_meet():
+    done = kvroute("mock", "--count", "2", "--events", "tcp://*:5557", "--replay", "tcp://*:5558")
+    assert done.status == 2 and "--replay: with --count 2" in done.err and "overlap" in done.err
