@@ -10,6 +10,7 @@
 
 #define CAPACITY_STEPS (SIM_RUNG_CAPACITY_RUNS - 1)
 #define PERCENTILE     0.9
+#define TIE            1e-9 /* seconds of backlog that a second of work done counts as */
 
 struct rung {
         const struct sim_rung_options *options;
@@ -190,8 +191,15 @@ static void arrive(struct rung *rung, double now_s)
 
         finish_until(rung, now_s);
         run->now_s = now_s;
+        /*
+         * Balancers take idle replicas in turn. Were it always the first, all would go there, and its cache would look
+         * like the rule's merit.
+         */
+        double tie = rung->options->spread_idle ? TIE : 0;
+
         for (uint32_t i = 0; i < run->replicas; i++)
-                run->servers[i].backlog_s = fmax(0, run->servers[i].free_s - now_s);
+                run->servers[i].backlog_s =
+                        fmax(0, run->servers[i].free_s - now_s) + tie * run->servers[i].busy_s;
         if (rung->options->brain)
                 rung->des.now_ns = virtual_ns(rung, now_s);
 }

@@ -21,6 +21,7 @@ struct sim_rung_options {
         const struct sim_cost *cost;
         /* > 0: a run whose 90th percentile is bound to be above this ends early, with `over` set */
         double ttft_limit_s;
+        bool spread_idle; /* of those with equal backlogs the one that has done least, instead of the first */
 };
 
 struct sim_rung_spread {

@@ -168,6 +168,21 @@ def test_a_target_out_of_reach_is_raised_and_said():
     assert any("instead of 10 s" in reason for reason in out["verdict"]["reasons"])
 
 
+def test_idle_replicas_are_taken_in_turn(tmp_path):
+    """An idle fleet's ties do not all go to the first replica, whose cache would be the merit of the least loaded rule."""
+    trace = tmp_path / "idle.jsonl"
+    with open(trace, "w", encoding="ascii") as file:
+        for i in range(600):
+            group = i * 7 % 60
+            file.write(json.dumps({"timestamp": i * 2000, "input_length": 8 * 512, "output_length": 64,
+                                   "hash_ids": [*range(group * 6, group * 6 + 6), 10000 + 2 * i, 10001 + 2 * i]}) + "\n")
+    out = report(trace)
+    rungs = by_rung(out["traces"][0] if "traces" in out else out)
+    text = analyze(trace)
+    assert "least loaded" not in text.split("highest rung that is justified:")[1].splitlines()[0]
+    assert len(rungs) == 6
+
+
 def test_several_traces():
     out = report(EXTRACTS / "conversation.jsonl.gz", EXTRACTS / "lengths.csv.gz")
     assert [one["trace"] for one in out["reports"]] == ["conversation.jsonl.gz", "lengths.csv.gz"]
