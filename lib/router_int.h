@@ -136,7 +136,7 @@ double kvr__answer_tokens(const struct kvr_router *router, const struct kvr__que
 void kvr__router_forget(struct kvr_router *router, struct kvr__replica *replica);
 /* The slot rules for a request that was decided, or that a free slot lets start. */
 void kvr__slots_enter(struct kvr__replica *replica, struct kvr_ticket *ticket);
-void kvr__slots_leave(struct kvr__replica *replica, struct kvr_ticket *ticket, bool computed,
-                       uint32_t answer, uint64_t now_ns);
+void kvr__slots_leave(struct kvr__replica *replica, struct kvr_ticket *ticket, bool computed, uint32_t answer,
+                      uint64_t now_ns);
 
 #endif

@@ -28,7 +28,7 @@ struct kvr_ticket {
         uint64_t model;
         uint64_t sent_ns, first_ns;
         uint64_t slot_ns; /* when it had a slot, as far as we know; 0 it has none */
-        double busy_s; /* from when the replica could have begun to the first token */
+        double busy_s;    /* from when the replica could have begun to the first token */
         uint32_t slot, slots_epoch;
         uint32_t units;
         uint32_t prompt_tokens;  /* 0 unknown */
