@@ -308,11 +308,10 @@ static bool room_is_there(struct kvr__index *index, uint32_t count)
 
 /* What one call may do to make room for what it inserts. */
 struct room {
-        uint16_t lane;   /* that asks */
-        uint32_t cursor; /* its pair that must stay */
-        struct lane
-                *victim; /* the one that makes room, as long as it can: what it gives up is in order then */
-        uint32_t left;   /* evictions that are still allowed */
+        uint16_t lane;       /* that asks */
+        uint32_t cursor;     /* its pair that must stay */
+        struct lane *victim; /* stays the same as long as it can: what it gives up is in order then */
+        uint32_t left;       /* evictions that are still allowed */
 };
 
 /* Lets go of one pair. False when nothing can be evicted, or no more may be. */

@@ -24,7 +24,7 @@
  * of 64 lanes) and have their pairs in a second table. Nodes are numbered in the order in which chains came,
  * so the next point of a prompt is mostly the next node. Such a node is found from the one before it, which
  * outlives it, and is not in the table of keys at all: that holds only where chains begin and part, or where no
- * neighbour was free (one node in ten once old chains make room for new ones).
+ * neighbour was free (fewer than one node in eight once old chains make room for new ones).
  *
  * Memory: 20 bytes a node and 10 more in the table, 16 bytes a pair, for a shared one 10 more and the set. All of
  * it, tables included, stays below the cap given to kvr__index_new; at the cap the longest lane's tail makes
