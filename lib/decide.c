@@ -50,8 +50,8 @@ static bool was_tried(const struct kvr_request *request, kvr_replica_id id)
  * Another field is one that candidate_put must set too: else it is what the last decision left there. The row has a
  * value for each, since what is short of one does not compile; the size tells of a type that has changed.
  */
-_Static_assert(sizeof(void *) != 8 || sizeof((struct kvr__candidate){NULL, 0, 0, 0, 0, 0, false, 0, 0, 0, 0,
-                                                                     0, 0, 0, 0, 0, 0, 0}) == 104,
+_Static_assert(sizeof(void *) != 8 || sizeof((struct kvr__candidate){NULL, 0, 0, 0, 0, 0, false, false, 0, 0,
+                                                                     0, 0, 0, 0, 0, 0, 0, 0, 0}) == 104,
                "candidate_put sets every field of a candidate");
 
 static void candidate_put(struct kvr_router *router, struct kvr__choice *choice, struct kvr__replica *replica)
@@ -63,7 +63,7 @@ static void candidate_put(struct kvr_router *router, struct kvr__choice *choice,
         candidate->replica = replica;
         candidate->points = candidate->base_tokens = candidate->full_tokens = candidate->match_tokens = 0;
         candidate->slot_rank = 0;
-        candidate->by_events = false;
+        candidate->by_events = candidate->slot_copy = false;
         candidate->event_tokens = candidate->due_tokens = candidate->young_tokens = candidate->likely_tokens =
                 candidate->next = 0;
         candidate->token_s = candidate->wait_s = candidate->queue = 0;
@@ -419,6 +419,7 @@ static void book(struct kvr_router *router, struct kvr__query *query, const stru
         ticket->base_tokens = chosen->base_tokens;
         ticket->match_points = chosen->points;
         ticket->slot_rank = chosen->slot_rank;
+        ticket->slot_copy = chosen->slot_copy;
         events_book(query, chosen, ticket);
         ticket->best_tokens = best;
         ticket->booked_tokens = choice->charge_tokens - chosen->match_tokens;

@@ -118,6 +118,7 @@ static void candidate_match(struct kvr_router *router, const struct kvr__query *
                 kvr__slots_match(replica->slots, &ask, &match);
                 candidate->points = match.points;
                 candidate->slot_rank = match.rank;
+                candidate->slot_copy = match.copy;
                 candidate->likely_tokens = kvr__trusted_tokens(
                         replica, kvr__hit_tokens(replica->block_tokens, match.likely, choice->prompt_tokens));
                 answer = match.answer;

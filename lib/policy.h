@@ -20,6 +20,7 @@ struct kvr__candidate {
         uint32_t full_tokens;         /* the same with generated answers in between */
         uint32_t match_tokens;        /* the same as far as the replica is trusted: what counts */
         uint16_t slot_rank;           /* where a replica with slots has it: see struct kvr__slots_match */
+        bool slot_copy;               /* that is a copy of what a slot had when it was idle */
         bool by_events;               /* the match comes from events and young predictions */
         uint32_t event_tokens;        /* what its events alone say, in tokens */
         double token_s;               /* seconds to prefill a token: learned, or the mean of the others */

@@ -300,9 +300,11 @@ static bool memory_learn(struct kvr_ticket *ticket, double expected, double foun
         if (!slots || ticket->slots_epoch != ticket->replica->slots_epoch)
                 return false;
         if (ticket->slot_rank && expected >= TELLING_TOKENS && found < expected / 2) {
-                kvr__slots_learn_gone(slots, ticket->slot_rank);
+                kvr__slots_learn_gone(slots, ticket->slot_rank, ticket->slot_copy);
                 return true;
         }
+        if (ticket->slot_copy && expected >= TELLING_TOKENS)
+                kvr__slots_learn_copied(slots);
         if (found > expected + fmax(SLIP_TOKENS, SLIP_SHARE * expected) &&
             ticket->held > ticket->match_points)
                 kvr__slots_learn_more(slots);

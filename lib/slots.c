@@ -9,6 +9,8 @@
 #define RESTORE           0.25 /* share of a saved sequence that must be of use */
 #define SAVED_PER_SLOT    8
 #define SEQUENCE_KEYS_MIN 32
+#define COPIES_MAX        32   /* sequences of idle slots that one start copies */
+#define COPYING_NOT       (-3) /* so many copies that were not there, and none that was: it does not copy */
 
 /* One cached sequence. */
 struct sequence {
@@ -16,12 +18,14 @@ struct sequence {
         uint32_t count, room;
         uint32_t answer;
         double tokens; /* prompt and answer */
+        bool copy;     /* saved while its slot kept it */
 };
 
 struct slot {
         struct sequence held;
         uint32_t found; /* points that were there when the running prompt came */
         bool busy;
+        bool copied;   /* host memory has all of it too */
         uint64_t used; /* order of last use */
 };
 
@@ -31,6 +35,7 @@ struct kvr__slots {
         struct sequence *saved; /* oldest first */
         uint32_t count, saved_count, saved_max;
         uint64_t capacity_tokens, clock;
+        int copying; /* 1: a copy was found; else less the copies that were not there */
 };
 
 /* ---- sequences ---- */
@@ -215,43 +220,95 @@ static struct sequence *saved_drop(struct kvr__slots *slots, uint32_t at)
         return &slots->saved[slots->saved_count];
 }
 
+/* An entry is gone: so is the copy of what idle slots have of it. */
+static struct sequence *saved_lose(struct kvr__slots *slots, uint32_t at)
+{
+        const struct sequence *saved = &slots->saved[at];
+
+        for (uint32_t i = 0; i < slots->count; i++) {
+                struct slot *slot = &slots->slots[i];
+
+                if (slot->copied && common_sequences(saved, &slot->held) == slot->held.count)
+                        slot->copied = false;
+        }
+        return saved_drop(slots, at);
+}
+
 static void saved_trim(struct kvr__slots *slots)
 {
         if (slots->capacity_tokens)
                 while (slots->saved_count && kvr__slots_tokens(slots) > slots->capacity_tokens)
-                        saved_drop(slots, 0);
+                        saved_lose(slots, 0);
 }
 
-/* Moves the slot's content into the list unless that has it already; drops entries it contains. */
-static void slot_save(struct kvr__slots *slots, struct slot *slot)
+/*
+ * A place at the end of the list for what a slot has; entries that it contains make way. NULL when the list has it
+ * already, or takes nothing.
+ */
+static struct sequence *saved_place(struct kvr__slots *slots, const struct sequence *held)
 {
-        struct sequence *held = &slot->held;
-
-        for (uint32_t i = slots->saved_count; held->count && i-- > 0;) {
+        if (!held->count || !slots->saved_max)
+                return NULL;
+        for (uint32_t i = slots->saved_count; i-- > 0;) {
                 const struct sequence *saved = &slots->saved[i];
                 uint32_t common = common_sequences(saved, held);
 
-                if (common == held->count && saved->count > common) {
-                        sequence_clear(held);
-                        return;
-                }
+                if (common == held->count && saved->count > common)
+                        return NULL;
                 if (common == saved->count)
                         saved_drop(slots, i);
         }
-        if (!held->count)
-                return;
-        if (!slots->saved_max) {
-                sequence_clear(held);
-                return;
-        }
         if (slots->saved_count == slots->saved_max)
-                saved_drop(slots, 0);
-        /* Exchange the memory: the place at the end of the list has a spare one. */
-        struct sequence spare = slots->saved[slots->saved_count];
+                saved_lose(slots, 0);
+        return &slots->saved[slots->saved_count];
+}
 
-        slots->saved[slots->saved_count++] = *held;
-        *held = spare;
+/* Moves the slot's content into the list unless that has it already. */
+static void slot_save(struct kvr__slots *slots, struct slot *slot)
+{
+        struct sequence *held = &slot->held, *place = slot->copied ? NULL : saved_place(slots, held);
+
+        /* What was a copy is all there is now, whatever the server does with idle slots. */
+        for (uint32_t i = 0; slot->copied && i < slots->saved_count; i++)
+                if (common_sequences(&slots->saved[i], held) == held->count)
+                        slots->saved[i].copy = false;
+        slot->copied = false;
+        if (place) {
+                /* Exchange the memory: the place at the end of the list has a spare one. */
+                struct sequence spare = *place;
+
+                *place = *held;
+                place->copy = false;
+                *held = spare;
+                slots->saved_count++;
+        }
         sequence_clear(held);
+        saved_trim(slots);
+}
+
+/* What idle slots have goes into the list too whenever a prompt starts. */
+static void idle_copy(struct kvr__slots *slots)
+{
+        uint32_t copies = 0;
+
+        for (uint32_t i = 0; i < slots->count && copies < COPIES_MAX && slots->copying > COPYING_NOT; i++) {
+                struct slot *slot = &slots->slots[i];
+
+                if (slot->busy || slot->copied || !slot->held.count)
+                        continue;
+                struct sequence *place = saved_place(slots, &slot->held);
+
+                slot->copied = true;
+                copies++;
+                if (!place || !sequence_reserve(slots->budget, place, slot->held.count))
+                        continue;
+                memcpy(place->keys, slot->held.keys, slot->held.count * sizeof(*place->keys));
+                place->count = slot->held.count;
+                place->answer = slot->held.answer;
+                place->tokens = slot->held.tokens;
+                place->copy = true;
+                slots->saved_count++;
+        }
         saved_trim(slots);
 }
 
@@ -362,6 +419,7 @@ void kvr__slots_match(const struct kvr__slots *slots, const struct kvr__slots_as
         uint32_t common = landing.common;
 
         ret->rank = 0;
+        ret->copy = false;
         ret->likely = landing.slot == KVR__NO_SLOT ? likely_tokens(slots, ask) : 0;
         if (landing.slot != KVR__NO_SLOT)
                 source = &slots->slots[landing.slot].held;
@@ -371,6 +429,7 @@ void kvr__slots_match(const struct kvr__slots *slots, const struct kvr__slots_as
                 if (best < slots->saved_count) {
                         source = &slots->saved[best];
                         ret->rank = (uint16_t)(slots->saved_count - best);
+                        ret->copy = source->copy;
                 }
         }
         ret->points = common;
@@ -390,7 +449,7 @@ uint32_t kvr__slots_start(struct kvr__slots *slots, const struct kvr__slots_ask 
                 uint32_t best = saved_best(slots, ask, landing.common, landing.keep, &common);
 
                 if (best < slots->saved_count) {
-                        struct sequence back = *saved_drop(slots, best);
+                        struct sequence back = *saved_lose(slots, best);
 
                         slots->saved[slots->saved_count] = (struct sequence){0};
                         slot_save(slots, slot);
@@ -401,10 +460,11 @@ uint32_t kvr__slots_start(struct kvr__slots *slots, const struct kvr__slots_ask 
                 }
         }
         slot->busy = true;
+        slot->copied = false;
         slot->found = common;
         slot->used = ++slots->clock;
         sequence_set(slots->budget, &slot->held, ask);
-        saved_trim(slots);
+        idle_copy(slots);
         return landing.slot;
 }
 
@@ -437,13 +497,31 @@ void kvr__slots_abort(struct kvr__slots *slots, uint32_t number)
         }
 }
 
-void kvr__slots_learn_gone(struct kvr__slots *slots, uint32_t rank)
+/* The server does not copy what idle slots have: neither will we any more. */
+static void copies_end(struct kvr__slots *slots)
 {
+        for (uint32_t i = slots->saved_count; i-- > 0;)
+                if (slots->saved[i].copy)
+                        saved_lose(slots, i);
+}
+
+void kvr__slots_learn_gone(struct kvr__slots *slots, uint32_t rank, bool copy)
+{
+        if (copy && slots->copying <= 0) {
+                if (--slots->copying == COPYING_NOT)
+                        copies_end(slots);
+                return;
+        }
         if (rank > slots->saved_max)
                 return;
         slots->saved_max = rank - 1;
         while (slots->saved_count > slots->saved_max)
-                saved_drop(slots, 0);
+                saved_lose(slots, 0);
+}
+
+void kvr__slots_learn_copied(struct kvr__slots *slots)
+{
+        slots->copying = 1;
 }
 
 void kvr__slots_learn_more(struct kvr__slots *slots)
@@ -458,7 +536,9 @@ void kvr__slots_clear(struct kvr__slots *slots)
         for (uint32_t i = 0; i < slots->count; i++) {
                 sequence_clear(&slots->slots[i].held);
                 slots->slots[i].found = 0;
+                slots->slots[i].copied = false;
         }
+        slots->copying = 0;
         while (slots->saved_count)
                 sequence_clear(&slots->saved[--slots->saved_count]);
 }
@@ -468,7 +548,7 @@ uint64_t kvr__slots_tokens(const struct kvr__slots *slots)
         double tokens = 0;
 
         for (uint32_t i = 0; i < slots->count; i++)
-                tokens += slots->slots[i].held.tokens;
+                tokens += slots->slots[i].copied ? 0 : slots->slots[i].held.tokens;
         for (uint32_t i = 0; i < slots->saved_count; i++)
                 tokens += slots->saved[i].tokens;
         return (uint64_t)tokens;
@@ -479,6 +559,6 @@ uint32_t kvr__slots_sequences(const struct kvr__slots *slots)
         uint32_t count = slots->saved_count;
 
         for (uint32_t i = 0; i < slots->count; i++)
-                count += slots->slots[i].held.count != 0;
+                count += slots->slots[i].held.count && !slots->slots[i].copied;
         return count;
 }

@@ -2,15 +2,15 @@
 /*
  * What a llama.cpp server has cached: one sequence per slot, and whole sequences kept in host memory.
  *
- *     slots   | 0 busy: S1 | 1 idle: S2 | 2 idle: S3 | 3 idle: - |      a request lands on exactly one idle
- * slot memory  | S4 (oldest) | S5 | S6 |                                 where what a slot is about to lose
- * is saved
+ *     slots   | 0 busy: S1 | 1 idle: S2 | 2 idle: S3 | 3 idle: - |   a request lands on exactly one idle slot
+ *     memory  | S4 (oldest) | S5 | S6 | S2 | S3 |                    what a slot is about to lose is saved here
  *
  * A request goes to the idle slot that shares more than a tenth of the prompt, the one that shares most; else
  * to the idle slot not used for the longest time. If it keeps less than half of what the slot holds, the old
  * content is saved first and a saved sequence that fits better comes back instead, if at least a quarter of
  * it is of use. If it keeps half or more, the differing tail is overwritten and lost. Slots share nothing
- * with each other, and a busy one serves nobody.
+ * with each other, and a busy one serves nobody. But once a prompt has its slot, whatever idle slots hold is copied
+ * to memory (--cache-idle-slots, which is on wherever there is such memory), and found there while they are busy.
  *
  * Sequences are compared by their points: the same key at the same index means the same text up to there.
  * Owner: whoever holds the router's lock. Memory is counted in the budget given.
@@ -41,6 +41,7 @@ struct kvr__slots_match {
         uint32_t answer; /* generated tokens that follow them there, if the prompt goes on beyond */
         uint32_t likely; /* tokens that a slot has on an average, when all are busy; else 0 */
         uint16_t rank;   /* 0: in the slot itself; n: in the sequence that was saved n-th last */
+        bool copy;       /* that one is a copy of what an idle slot had */
 };
 
 /* `count` 0: 4. `capacity_tokens` 0: unknown, then 8 saved sequences per slot. NULL when out of memory or
@@ -62,9 +63,11 @@ void kvr__slots_abort(struct kvr__slots *slots, uint32_t slot);
 /*
  * How much the memory holds is only told by what is found there. A sequence that was saved `rank`-th last had
  * gone: so have all that were saved before it, and so few will be followed from now on. Or one was found that
- * was given up: more will be.
+ * was given up: more will be. Copies of idle slots that are not there, before one was ever found, tell of a server
+ * that does not make any: after a few none will be expected.
  */
-void kvr__slots_learn_gone(struct kvr__slots *slots, uint32_t rank);
+void kvr__slots_learn_gone(struct kvr__slots *slots, uint32_t rank, bool copy);
+void kvr__slots_learn_copied(struct kvr__slots *slots);
 void kvr__slots_learn_more(struct kvr__slots *slots);
 /* Everything is gone; busy slots stay busy. */
 void kvr__slots_clear(struct kvr__slots *slots);

@@ -37,6 +37,7 @@ struct kvr_ticket {
         uint32_t base_tokens;    /* of these, without answers of earlier turns */
         uint32_t match_points;   /* leading points they come from */
         uint16_t slot_rank;      /* see struct kvr__slots_match */
+        bool slot_copy;          /* that is a copy of what a slot had when it was idle */
         bool by_events, watched; /* its match came from events; it has a place in the block index */
         uint32_t event_tokens;   /* what its events alone said */
         uint32_t event_blocks;   /* leading blocks whose keys were known */

@@ -19,12 +19,14 @@ struct slot {
         struct sequence held;
         uint64_t used; /* order of last use; 0: never */
         bool busy, void_when_done;
+        bool copied;          /* memory has all of it too, */
+        uint64_t copied_when; /* as long as nothing has left memory since */
 };
 
 struct sim_slots {
         struct slot *slots;
         uint32_t count, busy, block_tokens;
-        uint64_t memory_tokens, clock, dropped;
+        uint64_t memory_tokens, clock, dropped, left;
         struct sequence *saved; /* in the order of saving */
         uint32_t saved_count, saved_room;
         uint64_t saved_tokens;
@@ -175,6 +177,22 @@ static void keep_within(struct sim_slots *slots)
                 free(slots->saved[0].keys);
                 saved_remove(slots, 0);
                 slots->dropped++;
+                slots->left++;
+        }
+}
+
+/* What idle slots hold, which they keep. */
+static void save_idle(struct sim_slots *slots)
+{
+        for (uint32_t i = 0; slots->memory_tokens && i < slots->count; i++) {
+                struct slot *slot = &slots->slots[i];
+
+                if (slot->busy || !slot->held.tokens || (slot->copied && slot->copied_when == slots->left))
+                        continue;
+                save(slots, &slot->held);
+                keep_within(slots);
+                slot->copied = true;
+                slot->copied_when = slots->left;
         }
 }
 
@@ -226,7 +244,7 @@ static bool find_place(const struct sim_slots *slots, const struct prompt *promp
         *ret = (struct place){.slot = best == UINT32_MAX ? oldest : best, .saved = UINT32_MAX};
         held = &slots->slots[ret->slot].held;
         ret->found = common_tokens(slots, held, prompt);
-        ret->save = slots->memory_tokens && held->tokens && share(ret->found, held->tokens) < KEEP;
+        ret->save = slots->memory_tokens && (best == UINT32_MAX || share(ret->found, held->tokens) < KEEP);
         if (ret->save)
                 look_in_memory(slots, prompt, share(ret->found, held->tokens), ret);
         ret->found = least(ret->found, prompt->tokens - 1);
@@ -266,8 +284,9 @@ bool sim_slots_start(struct sim_slots *slots, const uint64_t *keys, uint32_t key
                 /* What comes back need not be copied: the prompt overwrites what it has not in common. */
                 free(slots->saved[place.saved].keys);
                 saved_remove(slots, place.saved);
+                slots->left++;
         }
-        if (place.save) {
+        if (place.save && held->tokens) {
                 save(slots, held);
                 keep_within(slots);
         }
@@ -276,8 +295,9 @@ bool sim_slots_start(struct sim_slots *slots, const uint64_t *keys, uint32_t key
         held->count = key_count;
         held->prompt_tokens = held->tokens = prompt_tokens;
         slot->busy = true;
-        slot->void_when_done = false;
+        slot->copied = slot->void_when_done = false;
         slots->busy++;
+        save_idle(slots);
         *ret_slot = place.slot;
         *ret_found = place.found;
         return true;
