@@ -47,14 +47,26 @@ static double alone_ms(const struct sim_cost *cost, uint32_t step_tokens, uint32
         return sum;
 }
 
+double sim_des_strength(const double *speeds, uint32_t speed_count, uint32_t replicas, uint32_t processors)
+{
+        double strength = replicas;
+
+        if (speed_count) {
+                strength = 0;
+                for (uint32_t i = 0; i < replicas; i++)
+                        strength += speeds[i % speed_count];
+        }
+        return processors && processors < replicas ? strength * processors / replicas : strength;
+}
+
 double sim_des_load(const struct sim_trace *trace, const struct sim_cost *cost, uint32_t step_tokens,
-                    uint32_t replicas)
+                    double strength)
 {
         double span_s = trace->rows[trace->row_count - 1].time_s - trace->rows[0].time_s, sum_ms = 0;
 
         for (uint32_t i = 0; i < trace->row_count; i++)
                 sum_ms += alone_ms(cost, step_tokens, trace->rows[i].input_tokens);
-        return sum_ms / 1e3 / fmax(span_s, 1e-3) / replicas;
+        return sum_ms / 1e3 / fmax(span_s, 1e-3) / strength;
 }
 
 /* ---- who decides: the routers' brains, or another router's rule -----------------------------------------
@@ -129,6 +141,24 @@ static void give_up(struct run *run, const struct sim__des_request *request, uin
         row_done(run, request->row);
 }
 
+static double speed_of(const struct sim_des_options *options, uint32_t replica)
+{
+        return options->speed_count ? options->speeds[replica % options->speed_count] : 1;
+}
+
+/* Before an engine may begin a step: those that compute share the processors. */
+static void pace(struct sim__des *des, uint32_t number)
+{
+        const struct sim_des_options *options = des->options;
+        uint32_t busy = 1;
+
+        if (!options->processors)
+                return;
+        for (uint32_t i = 0; i < options->replicas; i++)
+                busy += i != number && des->next_ns[i] != SIM_NEVER;
+        des->slow[number] = fmax(1, (double)busy / options->processors) / speed_of(options, number);
+}
+
 static bool dispatch(struct run *run, struct sim__des_request *request)
 {
         struct sim__des *des = &run->des;
@@ -155,6 +185,7 @@ static bool dispatch(struct run *run, struct sim__des_request *request)
         des->sent[request->replica]++;
         for (uint32_t i = 0; i < submit.key_count; i++)
                 des->keys[i] = sim__des_key(ids[i]);
+        pace(des, request->replica);
         status = sim_engine_submit(des->engines[request->replica], des->now_ns, &submit, &job);
         if (status == KVR_OK) {
                 run->in_flight++;
@@ -212,6 +243,7 @@ static bool on_engine(struct run *run, uint32_t number)
         struct sim__des *des = &run->des;
         struct sim_event event;
 
+        pace(des, number);
         while (sim_engine_next(des->engines[number], des->next_ns[number], &event)) {
                 struct sim__des_request *request = event.tag;
 
@@ -472,16 +504,20 @@ static bool engines_init(struct sim__des *des)
                 .slots = options->slots,
                 .slot_memory_tokens = (uint64_t)options->slot_memory_blocks * des->trace->block_tokens,
                 .cost = options->cost,
+                .apart = options->processors != 0,
         };
 
         des->engines = calloc(options->replicas, sizeof(struct sim_engine *));
         des->next_ns = malloc(options->replicas * sizeof(*des->next_ns));
+        des->slow = malloc(options->replicas * sizeof(*des->slow));
         des->sent = calloc(options->replicas, sizeof(*des->sent));
         des->before = calloc(options->replicas, sizeof(*des->before));
-        if (!des->engines || !des->next_ns || !des->sent || !des->before)
+        if (!des->engines || !des->next_ns || !des->slow || !des->sent || !des->before)
                 return false;
         for (uint32_t i = 0; i < options->replicas; i++) {
                 des->next_ns[i] = SIM_NEVER;
+                des->slow[i] = 1 / speed_of(options, i);
+                engine.slow = &des->slow[i];
                 des->engines[i] = sim_engine_new(&engine);
                 if (!des->engines[i])
                         return false;
@@ -529,6 +565,7 @@ static void run_fini(struct run *run)
                 sim_engine_free(des->engines[i]);
         free(des->engines);
         free(des->next_ns);
+        free(des->slow);
         free(des->sent);
         free(des->keys);
         free(des->requests);

@@ -71,6 +71,7 @@ struct sim__des {
         uint64_t now_ns, random;
         struct sim_engine **engines;
         uint64_t *next_ns;               /* when each engine has something to tell */
+        double *slow;                    /* of each engine, see struct sim_engine_options */
         struct sim__des_router *routers; /* NULL: a rule decides */
         struct sim__des_rules *rules;
         struct sim__des_request *requests; /* by row */

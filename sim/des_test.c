@@ -182,6 +182,53 @@ static void load_is_prefill_without_a_cache_over_time(void **state)
         assert_near(sim_des_load(&made->trace, cost, 2048, 4), work_s / 40, 1e-9);
 }
 
+static void slower_replicas_take_longer(void **state)
+{
+        static const double speeds[] = {1, 0.5, 4};
+        struct sim_des_options options = usual("round_robin", 4);
+        double alone = sim_cost_prefill_ms(&options.cost, 1000, 0) / 1e3;
+        double answer = decode_s(&options.cost, 1000) + decode_s(&options.cost, 1001);
+        struct sim_des_record records[4];
+        struct sim_des_result result;
+
+        (void)state;
+        options.speeds = speeds;
+        options.speed_count = 3;
+        options.records = records;
+        for (uint32_t i = 0; i < 4; i++)
+                add(10 * i, 1000, 3, i * 100, 0);
+        result = simulated(options);
+        for (uint32_t i = 0; i < 4; i++) {
+                assert_near(records[i].ttft_s, alone / speeds[records[i].replica % 3], 1e-6);
+                assert_near(records[i].e2e_s, (alone + answer) / speeds[records[i].replica % 3], 1e-6);
+        }
+        sim_des_result_fini(&result);
+        assert_near(sim_des_strength(speeds, 3, 4, 0), 1 + 0.5 + 4 + 1, 1e-12);
+        assert_near(sim_des_strength(NULL, 0, 4, 0), 4, 1e-12);
+}
+
+/* Three servers on two processors: each is half as slow again while all compute, and no slower while two do. */
+static void replicas_may_share_processors(void **state)
+{
+        struct sim_des_options options = usual("round_robin", 3);
+        double alone = sim_cost_prefill_ms(&options.cost, 1000, 0) / 1e3;
+        struct sim_des_record records[5];
+        struct sim_des_result result;
+
+        (void)state;
+        options.processors = 2;
+        options.records = records;
+        for (uint32_t i = 0; i < 5; i++)
+                add(i < 3 ? 0 : 10, 1000, 1, i * 100, 0);
+        result = simulated(options);
+        for (uint32_t i = 0; i < 5; i++)
+                assert_near(records[i].ttft_s, i < 3 ? 1.5 * alone : alone, 1e-6);
+        sim_des_result_fini(&result);
+        assert_near(sim_des_strength(NULL, 0, 3, 2), 2, 1e-12);
+        assert_near(sim_des_strength(NULL, 0, 2, 2), 2, 1e-12);
+        assert_near(sim_des_strength(NULL, 0, 2, 5), 2, 1e-12);
+}
+
 /* Groups with a common beginning each, in a shuffled order. */
 static void add_groups(uint32_t count)
 {
@@ -511,6 +558,8 @@ int main(void)
                 TEST(what_arrives_together_shares_a_step),
                 TEST(speed_brings_arrivals_together),
                 TEST(load_is_prefill_without_a_cache_over_time),
+                TEST(slower_replicas_take_longer),
+                TEST(replicas_may_share_processors),
                 TEST(equal_seeds_give_equal_results),
                 TEST(the_brain_finds_what_is_cached),
                 TEST(routers_that_know_half_find_less),

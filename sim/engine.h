@@ -56,6 +56,12 @@ struct sim_engine_options {
         bool quiet; /* of tokens only an answer's first is told: steps in which nothing else happens are taken
                        together, and cost next to nothing */
         struct sim_cost cost; /* copied */
+        /*
+         * A step that begins takes *slow times as long as cost says, for a slower machine, or one that is shared;
+         * NULL: 1. Read at the beginning of steps. `apart`: it changes, so steps are not taken together.
+         */
+        const double *slow;
+        bool apart;
 };
 
 struct sim_submit {

@@ -159,7 +159,7 @@ static uint32_t step_sum_up(struct sim_engine *engine)
         const struct sim_cost *cost = &engine->options.cost;
         struct sim_step step = {.usage = sim_engine_usage(engine)};
         uint64_t most = UINT32_MAX, context = 0;
-        bool equal = engine->options.quiet && !engine->waiting.count &&
+        bool equal = engine->options.quiet && !engine->options.apart && !engine->waiting.count &&
                      engine->changes_timed == engine->change_count;
 
         /* Slots grow with every token, and with them the usage that some models ask for. */
@@ -207,17 +207,18 @@ static uint64_t run_equal(const struct sim_engine *engine, uint64_t start_ns, ui
         double context = step->decode_context;
         struct sim_cost_decode decode;
         uint64_t end_ns = start_ns;
+        double slow = engine->options.slow ? *engine->options.slow : 1;
         uint32_t done = 0;
 
         if (count == 1) {
                 *ret_count = 1;
                 *ret_last_start_ns = start_ns;
-                return start_ns + in_ns(sim_cost_step_ms(&engine->options.cost, step));
+                return start_ns + in_ns(sim_cost_step_ms(&engine->options.cost, step) * slow);
         }
         sim_cost_decode_init(&engine->options.cost, step, &decode);
         do {
                 *ret_last_start_ns = end_ns;
-                end_ns += in_ns(sim_cost_decode_ms(&decode, context));
+                end_ns += in_ns(sim_cost_decode_ms(&decode, context) * slow);
                 context += step->decodes;
                 done++;
         } while (done < count && end_ns <= until_ns);

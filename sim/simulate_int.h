@@ -14,13 +14,13 @@
 #define POLICY_LEN   64
 
 struct arguments {
-        const char *policies, *replicas, *capacities, *loads, *from, *to, *preset, *prompts, *down, *restart,
-                *requests;
+        const char *policies, *replicas, *capacities, *loads, *speeds, *from, *to, *preset, *prompts, *down,
+                *restart, *requests;
         const char *cost, *calibrate, *index;
         uint64_t block_tokens, threads, step_tokens, max_running, routers, seed, slots, slot_memory;
         double spread, ttft_target, report_interval, report_delay, session_gap;
         double events_delay, events_lost, events_replay, events_relearn;
-        uint64_t events_buffer;
+        uint64_t events_buffer, processors;
         double told;
         bool reference, sessions, closed_loop, json, csv, progress;
 };
@@ -46,8 +46,8 @@ struct simulate {
         struct sim_cost cost;
         struct sim_calibration fit; /* with --calibrate */
         uint32_t replicas[SIM_SIMULATE_LIST_MAX], capacities[SIM_SIMULATE_LIST_MAX];
-        double loads[SIM_SIMULATE_LIST_MAX];
-        uint32_t policy_count, replica_count, capacity_count, load_count;
+        double loads[SIM_SIMULATE_LIST_MAX], speeds[SIM_SIMULATE_LIST_MAX];
+        uint32_t policy_count, replica_count, capacity_count, load_count, speed_count;
         double from_s, to_s;
         struct cell *cells;
         struct sim_simulate_row *rows;

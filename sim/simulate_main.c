@@ -41,6 +41,12 @@ static const struct sim_option options[] = {
           "fit a, b, c, d (first token) and e, f, g (the others) to this access log of kvroute serve "
           "instead; "
           "without FILE only tell the fit"),
+        O(speeds, "speeds", SIM_OPT_STRING, 0, 0, "X[,X...]", "",
+          "how fast replicas are, 1 as the preset says: 1,0.5 makes every other one half as fast"),
+        O(processors, "processors", SIM_OPT_COUNT, 0, 4096, "N", "0",
+          "that all replicas share, as servers on one machine do: while more than N compute at once each is "
+          "that "
+          "much slower; 0: each has its own"),
         O(slots, "slots", SIM_OPT_COUNT, 0, SIM_SLOTS_MAX, "N", "0",
           "engines like a llama.cpp server's with so many slots, which share --capacity-blocks; 0: a block "
           "cache like vLLM's"),
@@ -234,6 +240,15 @@ static int parse_lists(struct simulate *simulate)
                                        a->loads);
         if (!a->loads)
                 simulate->load_count = 1;
+        if (a->speeds &&
+            !sim_simulate_numbers(a->speeds, 0.01, 100, simulate->speeds, &simulate->speed_count))
+                return sim_usage_error(&command,
+                                       "--speeds: '%s' is not a list of numbers from 0.01 to 100, as in "
+                                       "--speeds 1,1,0.5",
+                                       a->speeds);
+        if (a->reference && (a->speeds || a->processors))
+                return sim_usage_error(&command, "--%s: not with --reference, where all replicas are alike",
+                                       a->speeds ? "speeds" : "processors");
         if (sim__simulate_cells(simulate) > CELLS_MAX)
                 return sim_usage_error(&command,
                                        "--policies, --replicas, --capacity-blocks and --loads make more than "

@@ -6,6 +6,7 @@ was measured, then it plays requests again under every policy.
 turns waiting for the answers before them (--closed-loop). "own arrivals" are those of the policy's own run.
 """
 import json
+import os
 import pathlib
 import shutil
 import statistics
@@ -75,8 +76,9 @@ def simulate(args, *words):
 def engine(fleet):
     """What the simulator has to know of the engines besides their speed."""
     if fleet.name == "llama":
-        # 16,384 tokens of context a slot; prompts in host memory (8 GiB) are not dropped in a run of minutes.
-        return ["--slots", fleet.slots, "--capacity-blocks", fleet.slots * 16384 // BLOCK_TOKENS, "--slot-memory-blocks", 1000000,
+        # 16,384 tokens of context a slot; prompts in host memory (8 GiB) are not dropped in a run of minutes. Each server
+        # computes with one thread, and all share this machine.
+        return ["--processors", os.cpu_count(), "--slots", fleet.slots, "--capacity-blocks", fleet.slots * 16384 // BLOCK_TOKENS, "--slot-memory-blocks", 1000000,
                 "--step-tokens", 2048]
     if fleet.name == "mock":
         return ["--capacity-blocks", 2048, "--step-tokens", 8192]
