@@ -154,10 +154,11 @@ static void forks_collect(struct kvr_router *router, struct kvr__view *view)
                         continue;
                 double fade = exp(-(view->seen - note->seen) / view->span);
 
-                router->forks[view->fork_count++] =
-                        (struct kvr__fork){point, note->visits * fade, note->exits * fade};
+                router->forks[view->fork_count++] = (struct kvr__fork){
+                        point, note->visits * fade, note->exits * fade, note->regret_s * fade};
         }
         view->forks = router->forks;
+        view->regretted = view->fork_count;
 }
 
 static uint32_t owner_find(const struct kvr_router *router, const struct kvr__query *query,
@@ -314,6 +315,10 @@ static void visits_count(struct kvr_router *router, const struct kvr__view *view
 
                 note->visits = (note->seen ? note->visits * fade : 1) + 1;
                 note->exits *= fade;
+                note->regret_s *= fade;
+                if (view->regretted < view->fork_count &&
+                    view->forks[view->regretted].point == path->noted[i])
+                        note->regret_s = (float)view->regret_s;
                 note->seen = seen;
         }
         if (!path->known)

@@ -46,6 +46,7 @@
 /* What is known of a prefix beyond who holds it. Only ends of prompts and forks have one. */
 struct kvr__note {
         float visits, exits;  /* requests that passed here, that left known ground here; faded */
+        float regret_s;       /* what they waited for want of another copy up to here; faded */
         uint32_t seen;        /* request number of the model at which they were last faded */
         uint32_t tokens;      /* of the prefix; 0 unknown */
         uint32_t answer;      /* generated tokens that followed this prompt; 0 unknown */

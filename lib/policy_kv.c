@@ -13,7 +13,8 @@
  * A prefix at which prompts part (a trunk) deserves copies in proportion to the demand for it. As long as it
  * has fewer, a copy is free; up to twice as many it costs only the request's own time. Without this a popular
  * prefix would jam its holders, G would grow, and copying would look ever dearer. The mean is geometric
- * because one idle replica keeps that low.
+ * because one idle replica keeps that low. A prefix that has fewer friends gets another copy when it has cost
+ * its requests as much as that would.
  *
  * Where caches are starved (most of what prompts ask for was asked for before and is gone) waits are counted
  * in requests rather than in seconds. Replicas of equal seconds differ then: one serves many that find their
@@ -250,6 +251,67 @@ static void others_price(const struct kvr__view *view, const struct trunk *trunk
         }
 }
 
+/* The last point at which many part, whatever copies of the prompt up to there there are; fork_count if none. */
+static uint32_t last_fork(const struct kvr__view *view)
+{
+        for (uint32_t i = view->fork_count; i-- > 0;)
+                if (view->forks[i].exits >= FORK_EXITS)
+                        return i;
+        return view->fork_count;
+}
+
+/* What it would cost there if the first `present` tokens were there. */
+static void price_with(const struct kvr__view *view, double toll_s, uint32_t present, uint32_t at,
+                       struct kvr__candidate *ret)
+{
+        const struct kvr__candidate *candidate = &view->candidates[at];
+        double tokens = missing(view, candidate->match_tokens, present);
+
+        ret->own_s = candidate->token_s * tokens;
+        ret->toll_s = toll_s * tokens;
+        ret->cost_s = candidate->wait_s + ret->own_s + ret->toll_s;
+}
+
+/*
+ * Rent or buy. A prefix that is shared by too few for a copy to be due keeps all of them waiting for its holder
+ * while others have less to do: each time it is a little, and a copy costs more. What they have lost that way is
+ * summed up for the prefix, and when the sum has reached what a copy costs, one is made. So nobody loses much
+ * more than the price of a copy before there is one, whatever comes later. Where caches are starved a copy costs
+ * more than its work, for it drops what will be missed. `cost_s`: the least that it costs without another copy.
+ */
+static uint32_t copy_consider(struct kvr__view *view, double toll_s, double cost_s, uint32_t chosen)
+{
+        uint32_t fork = last_fork(view), best = view->count;
+        double least_s = cost_s;
+        struct kvr__candidate with;
+
+        if (fork == view->fork_count)
+                return chosen;
+        uint32_t present = view->tokens[view->forks[fork].point];
+
+        if (view->candidates[chosen].match_tokens < present)
+                return chosen;
+        for (uint32_t i = 0; i < view->count; i++) {
+                if (view->candidates[i].match_tokens >= present)
+                        continue;
+                price_with(view, toll_s, present, i, &with);
+                if (with.cost_s < least_s) {
+                        least_s = with.cost_s;
+                        best = i;
+                }
+        }
+        if (best == view->count)
+                return chosen;
+        view->regretted = fork;
+        view->regret_s = view->forks[fork].regret_s + cost_s - least_s;
+        if (view->regret_s * (1 - view->starved) < view->candidates[best].cost_s - least_s)
+                return chosen;
+        view->regret_s = 0;
+        view->candidates[best].due_tokens = present;
+        price_with(view, toll_s, present, best, &view->candidates[best]);
+        return best;
+}
+
 uint32_t kvr__choose_kv(struct kvr__view *view)
 {
         double toll_s = expm1(view->log_flight) * view->token_s; /* per token */
@@ -273,8 +335,10 @@ uint32_t kvr__choose_kv(struct kvr__view *view)
         for (uint32_t i = 0; i < view->count; i++)
                 kvr__least_try(&least, i, view->candidates[i].cost_s, view->candidates[i].replica->work);
         least.at = ties_resolve(view, &least);
-        if (view->owner == view->count)
-                return least.at;
+        uint32_t copy = copy_consider(view, toll_s, least.figure, least.at);
+
+        if (copy != least.at || view->owner == view->count)
+                return copy;
         /*
          * Nothing is known of most of the prompt, but of the session: its last replica may have what the text
          * does not show. Otherwise the session only decides between equals.

@@ -153,6 +153,41 @@ static uint32_t plain_least(const struct kvr__view *view, double *ret_cost)
         return least.at;
 }
 
+/* Another copy of the shared beginning, if it has been missed enough. */
+static uint32_t plain_copy(struct kvr__view *view, double toll_s, double cost_s, uint32_t chosen)
+{
+        const struct kvr__candidate *c = view->candidates;
+        double costs[REPLICAS], price;
+        uint32_t fork = view->fork_count, best = chosen, tokens;
+
+        for (uint32_t f = 0; f < view->fork_count; f++)
+                fork = view->forks[f].exits >= 4 ? f : fork;
+        if (fork == view->fork_count)
+                return chosen;
+        tokens = view->tokens[view->forks[fork].point];
+        if (c[chosen].match_tokens < tokens)
+                return chosen;
+        for (uint32_t i = 0; i < view->count; i++)
+                costs[i] = c[i].wait_s + c[i].token_s * uncached(view, c[i].match_tokens, tokens) +
+                           toll_s * uncached(view, c[i].match_tokens, tokens);
+        costs[chosen] = cost_s;
+        for (uint32_t i = 0; i < view->count; i++)
+                best = c[i].match_tokens < tokens && costs[i] < costs[best] ? i : best;
+        if (best == chosen)
+                return chosen;
+        price = c[best].cost_s - costs[best];
+        view->regretted = fork;
+        view->regret_s = view->forks[fork].regret_s + costs[chosen] - costs[best];
+        if (view->regret_s * (1 - view->starved) < price)
+                return chosen;
+        view->regret_s = 0;
+        view->candidates[best].due_tokens = tokens;
+        view->candidates[best].own_s = c[best].token_s * uncached(view, c[best].match_tokens, tokens);
+        view->candidates[best].toll_s = toll_s * uncached(view, c[best].match_tokens, tokens);
+        view->candidates[best].cost_s = costs[best];
+        return best;
+}
+
 static uint32_t plain_choose(struct kvr__view *view)
 {
         struct plain plain = {0};
@@ -174,8 +209,11 @@ static uint32_t plain_choose(struct kvr__view *view)
                 c->cost_s = c->wait_s + c->own_s + c->toll_s;
                 longest = c->match_tokens > longest ? c->match_tokens : longest;
         }
-        uint32_t chosen = plain_least(view, &cost_s);
+        uint32_t chosen = plain_least(view, &cost_s),
+                 copy = plain_copy(view, others * view->token_s, cost_s, chosen);
 
+        if (copy != chosen)
+                return copy;
         if (view->owner == view->count)
                 return chosen;
         const struct kvr__candidate *owner = &view->candidates[view->owner];
@@ -196,7 +234,8 @@ static void forks_draw(struct world *world, struct kvr__view *view)
         for (uint32_t point = 0; point < view->point_count; point++)
                 if (draw(world, 4) == 0)
                         world->forks[view->fork_count++] =
-                                (struct kvr__fork){point, chance(world) * 500, (double)draw(world, 12)};
+                                (struct kvr__fork){point, chance(world) * 500, (double)draw(world, 12),
+                                                   draw(world, 2) ? 0 : chance(world)};
         view->forks = world->forks;
 }
 
@@ -257,12 +296,13 @@ static void view_draw(struct world *world, struct kvr__view *view)
         candidates_draw(world, view);
         view->owner = draw(world, 3) ? view->count : (uint32_t)draw(world, view->count);
         view->home = view->count;
+        view->regretted = view->fork_count;
 }
 
 static void it_chooses_what_the_plain_rule_chooses(void **state)
 {
         static struct world world;
-        uint32_t by_price = 0, due = 0, homes = 0;
+        uint32_t by_price = 0, due = 0, homes = 0, missed = 0, bought = 0;
 
         (void)state;
         world.env = (struct brain_env){.now_ns = BRAIN_S(1000), .random = 11};
@@ -285,6 +325,8 @@ static void it_chooses_what_the_plain_rule_chooses(void **state)
 
                 assert_int_equal(chosen, expected);
                 assert_int_equal(view.home, plain.home);
+                assert_int_equal(view.regretted, plain.regretted);
+                assert_memory_equal(&view.regret_s, &plain.regret_s, sizeof(double));
                 for (uint32_t i = 0; i < view.count; i++) {
                         const struct kvr__candidate *a = &world.candidates[i], *b = &world.plain[i];
 
@@ -297,10 +339,12 @@ static void it_chooses_what_the_plain_rule_chooses(void **state)
                 by_price += world.candidates[chosen].match_tokens == 0;
                 due += world.candidates[chosen].due_tokens > 0;
                 homes += chosen == view.home;
+                missed += view.regret_s > 0;
+                bought += view.regretted < view.fork_count && view.regret_s <= 0;
         }
         /* Or it would not have been tried. */
         assert_true(by_price > ROUNDS / 10 && by_price < ROUNDS * 9 / 10 && due > ROUNDS / 100 &&
-                    homes > ROUNDS / 100);
+                    homes > ROUNDS / 100 && missed > ROUNDS / 200 && bought > ROUNDS / 500);
         for (uint32_t i = 0; i < REPLICAS; i++)
                 kvr__replica_free(world.replicas[i]);
 }

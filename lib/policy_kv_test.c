@@ -551,6 +551,66 @@ static void hot_prefix_is_copied_before_the_rush(void **state)
         assert_int_equal(replicas, 4);
 }
 
+/* One of eight beginnings (2,000 tokens) with a tail of its own. */
+static struct kvr_request behind(uint64_t group, uint64_t tail)
+{
+        brain_prompt_init(&p);
+        brain_message(&p, 10 + group, 8000);
+        brain_message(&p, 1000 + tail, 400);
+        return (struct kvr_request){.prompt = brain_prompt_done(&p)};
+}
+
+/*
+ * A quarter of a copy is due to each of eight beginnings on two replicas, so all stay where they are. But while others
+ * keep that replica busy, its requests wait, and the other one does nothing.
+ */
+static void a_copy_is_made_when_its_price_has_been_waited(void **state)
+{
+        struct kvr_ticket *busy[1];
+        struct kvr_decision decision;
+        uint32_t stayed = 0;
+        double waited_s = 0, price_s = 0;
+
+        (void)state;
+        up(2);
+        for (uint64_t i = 0; i < 80; i++) {
+                struct kvr_request request = behind(i % 8, i);
+
+                request.pinned = fleet.ids[0];
+                brain_serve(&fleet, &request, NULL);
+        }
+        for (uint64_t i = 0; i < 10; i++) {
+                struct kvr_request request = behind(3, 200 + i);
+
+                assert_int_equal(brain_serve(&fleet, &request, NULL), 0); /* nobody waits */
+        }
+        occupy(0, 100, 2400, 1, busy);
+        for (uint64_t i = 0; i < 50; i++, stayed++) {
+                struct kvr_request request = behind(3, 300 + i);
+                struct kvr_candidate candidates[2];
+                size_t count;
+
+                assert_int_equal(kvr_explain(fleet.router, &request, &decision, candidates, 2, &count, NULL),
+                                 KVR_OK);
+                waited_s += candidates[0].cost_s;
+                if (stayed == 0)
+                        price_s = candidates[1].own_s + candidates[1].toll_s; /* with the tail */
+                if (brain_serve(&fleet, &request, &decision) == 1)
+                        break;
+        }
+        assert_int_equal(decision.reason, KVR_REASON_SPREAD);
+        assert_true(decision.due_tokens > 1900 && decision.due_tokens <= 2000);
+        assert_in_range(stayed, 3, 8);
+        /* The tails cost the same here and there: what was waited is just about what the copy costs. */
+        assert_true(waited_s > price_s * 0.8 && waited_s < price_s * 2);
+        /* From then on there are two, and another beginning has to wait for its own. */
+        struct kvr_request request = behind(3, 400);
+
+        assert_int_equal(brain_serve(&fleet, &request, NULL), 1);
+        request = behind(4, 401);
+        assert_int_equal(brain_serve(&fleet, &request, NULL), 0);
+}
+
 /* ---- newcomers ---- */
 
 static void newcomer_is_neither_starved_nor_flooded(void **state)
@@ -777,6 +837,7 @@ int main(void)
                 cmocka_unit_test_teardown(shared_preamble_spreads_and_users_return, down),
                 cmocka_unit_test_teardown(hot_prefix_load_is_even, down),
                 cmocka_unit_test_teardown(hot_prefix_is_copied_before_the_rush, down),
+                cmocka_unit_test_teardown(a_copy_is_made_when_its_price_has_been_waited, down),
                 cmocka_unit_test_teardown(newcomer_is_neither_starved_nor_flooded, down),
                 cmocka_unit_test_teardown(faster_replicas_get_more, down),
                 cmocka_unit_test_teardown(nearly_equal_speeds_share, down),
