@@ -297,13 +297,21 @@ static void show_alarms(struct top_screen *s)
 
 /* ---- the account ---- */
 
+/* Of replica time; NAN while what was reused has no price, for nothing is known of how fast replicas are. */
+static double avoided_s(yyjson_val *sums)
+{
+        double ns = top_number(sums, "avoided_ns");
+
+        return ns <= 0 && top_number(sums, "won_tokens") > 0 ? (double)NAN : ns / 1e9;
+}
+
 static void show_account(struct top_screen *s)
 {
         yyjson_val *sums =
                 top_sums(yyjson_arr_get_first(accounts_of(s->top, SIM_TOP_ALL, "all")), s->look->window);
         double prompt = top_number(sums, "prompt_tokens"),
                told = prompt - top_number(sums, "unobserved_prompt_tokens");
-        double avoided = top_number(sums, "avoided_ns") / 1e9, span = top_number(sums, "covered_s");
+        double avoided = avoided_s(sums), span = top_number(sums, "covered_s");
         char line[400];
 
         if (!sums || !(prompt > 0)) {
@@ -319,7 +327,7 @@ static void show_account(struct top_screen *s)
                  top_percent(top_number(sums, "won_tokens"), prompt).text, count(prompt).text,
                  top_seconds(avoided).text);
         top_put_styled(s, "1;32", line);
-        if (span > 0) {
+        if (span > 0 && isfinite(avoided)) {
                 snprintf(line, sizeof line, " (as %.2f more replicas)", avoided / span);
                 top_put(s, line);
         }
@@ -347,7 +355,7 @@ static void show_rule(struct top_screen *s, const char *name, yyjson_val *accoun
         top_put_name(s, name, width);
         top_put_cell(s, top_percent(top_number(sums, "won_tokens"), top_number(sums, "prompt_tokens")),
                      widths[0]);
-        top_put_cell(s, top_seconds(top_number(sums, "avoided_ns") / 1e9), widths[1]);
+        top_put_cell(s, top_seconds(avoided_s(sums)), widths[1]);
         top_put_cell(s, top_factor(top_number(yyjson_obj_get(spread, "computed_tokens"), "max_mean")),
                      widths[2]);
         top_end_line(s);
@@ -411,7 +419,7 @@ static void show_workload(struct top_screen *s, yyjson_val *account, unsigned wi
         top_put_cell(s, count(prompt), widths[1]);
         for (size_t i = 0; i < 4; i++)
                 top_put_cell(s, top_percent(top_number(sums, parts[i]), prompt), widths[2 + i]);
-        top_put_cell(s, top_seconds(top_number(sums, "avoided_ns") / 1e9), widths[6]);
+        top_put_cell(s, top_seconds(avoided_s(sums)), widths[6]);
         top_end_line(s);
 }
 

@@ -120,6 +120,21 @@ static void shadow_is(struct sim_top *top, const char *text)
         assert_non_null(top->pages[SIM_TOP_ALL]);
 }
 
+/* What was reused has no price yet: not the same as none. */
+static void test_unknown_speeds_are_not_zero(void **state)
+{
+        const struct sim_top_look look = {.url = "http://a:1", .window = "10m"};
+        struct sim_top *top = *state;
+
+        shadow_is(top, "{\"accounts\":{\"all\":[" ACCOUNT(
+                               "all", SUMS(50, 2000000, 1000000, 0, 0, 1000000, 0, 1000000, 0, 0)) "]}}");
+        char *text = screen_of(top, &look);
+
+        assert_non_null(strstr(text, "reused 50.0% of 2.00M prompt tokens, ? of replica time avoided\n"));
+        assert_non_null(strstr(text, "this router    50.0%         ?"));
+        free(text);
+}
+
 static void test_a_shadow(void **state)
 {
         struct sim_top_look look = {.url = "http://a:1", .window = "10m"};
@@ -231,6 +246,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(test_the_whole_screen, set_up, tear_down),
+                cmocka_unit_test_setup_teardown(test_unknown_speeds_are_not_zero, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_a_shadow, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_a_mirror, set_up, tear_down),
                 cmocka_unit_test_setup_teardown(test_a_small_terminal, set_up, tear_down),
