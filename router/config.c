@@ -112,7 +112,9 @@ static bool take_flag(struct config_builder *b, struct flags *flags, int code, c
                 return add_flag(b, flags, option, optarg);
         if (option->type == OPT_CHOICE)
                 return take_bare_choice(b, flags, option, argv, argc);
-        if (optind < argc && is_switch_word(argv[optind]))
+        /* What is no replica's URL either was meant as a value: better refused as such. */
+        if (optind < argc && argv[optind][0] != '-' &&
+            (is_switch_word(argv[optind]) || !strpbrk(argv[optind], ":/")))
                 return add_flag(b, flags, option, argv[optind++]);
         return add_flag(b, flags, option, "on");
 }

@@ -154,6 +154,7 @@ static void test_refused_flags(void **state)
         REFUSED("--connect-timeout: \"off\" is not a time", .argv = {"--connect-timeout", "off"});
         REFUSED("--threads: \"many\" is not a whole number, nor cores", .argv = {"--threads=many"});
         REFUSED("--hold-head: \"maybe\" is not on or off", .argv = {"--hold-head=maybe"});
+        REFUSED("--hold-head: \"maybe\" is not on or off", .argv = {"--hold-head", "maybe"});
         REFUSED("--log-level: \"verbose\" is not one of error, warn, info, debug",
                 .argv = {"--log-level=verbose"});
         REFUSED("--listen: \"8080\" is not HOST:PORT; write", .argv = {"--listen=8080"});
