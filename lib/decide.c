@@ -369,6 +369,7 @@ static void residency_book(struct kvr_router *router, struct kvr__query *query,
         ticket->fork = router->path.known;
         ticket->inserted =
                 kvr__index_touch(router->index, &router->path, ticket->points, ticket->point_count, &touch);
+        router->partial += ticket->inserted < ticket->point_count;
         ticket->end_node = ticket->inserted ? router->path.nodes[ticket->inserted - 1] : 0;
         ticket->fork_node =
                 ticket->fork && ticket->fork <= ticket->inserted ? router->path.nodes[ticket->fork - 1] : 0;

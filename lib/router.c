@@ -549,6 +549,7 @@ void kvr_router_index_info(struct kvr_router *router, struct kvr_index_info *ret
                 .evictions = stats.evictions,
                 .lookups = router->lookups,
                 .lookups_without_match = router->lookups_without_match,
+                .partial = router->partial,
         };
         kvr__router_unlock(router);
 }

@@ -52,7 +52,7 @@ struct kvr_router {
                 uint64_t until_ns; /* then they are entered again: accounts that nobody uses are given up */
         } entered[KVR__ENTERED];
 
-        uint64_t lookups, lookups_without_match;
+        uint64_t lookups, lookups_without_match, partial; /* see struct kvr_index_info */
         struct kvr_reason_account accounts[KVR__REASONS];
 
         /* Room for one decision at a time. */

@@ -126,6 +126,7 @@ static void running_out_anywhere_is_survived(void **state)
         struct kvr_settings settings = {.index_memory_bytes = 1 << 20};
         struct kvr_env e = brain_env_of(&env);
         unsigned refused = 0, starts = 0;
+        uint64_t partial = 0;
 
         (void)state;
         for (unsigned count = 1; count <= 10; count += 9) {
@@ -157,11 +158,18 @@ static void running_out_anywhere_is_survived(void **state)
                         assert_int_equal(replica_up(router, "c", KVR_CACHE_BLOCKS), KVR_OK);
                         assert_int_equal(traffic(router, 40), 0);
                         at_rest(router);
+                        struct kvr_index_info info;
+
+                        kvr_router_index_info(router, &info);
+                        assert_true(info.partial <= info.lookups);
+                        partial += info.partial;
                         kvr_router_free(router);
                 }
                 assert_false(failed);
         }
         assert_true(refused > 0);
+        /* What could not be entered was counted. */
+        assert_true(partial > 0);
         assert_true(starts > 20);
 }
 

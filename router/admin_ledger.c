@@ -307,6 +307,7 @@ void admin_ledger(struct admin *admin, struct net_exchange *exchange)
         kvr_router_index_info(router, &index);
         add_integer(&json, "lookups", index.lookups);
         add_integer(&json, "lookups_without_match", index.lookups_without_match);
+        add_integer(&json, "partial", index.partial);
         admin_add_shadow(admin->options.proxy, &json, now_ns);
         if (!ledger) {
                 text_adds(&json, ",\"ledger\":null}");

@@ -104,6 +104,7 @@ void admin_metrics(struct admin *admin, struct net_exchange *exchange)
         set_gauge(metrics, thread, METRIC_INDEX_EVICTIONS, NULL, (double)index.evictions);
         set_gauge(metrics, thread, METRIC_INDEX_LOOKUPS, NULL, (double)index.lookups);
         set_gauge(metrics, thread, METRIC_INDEX_LOOKUPS_EMPTY, NULL, (double)index.lookups_without_match);
+        set_gauge(metrics, thread, METRIC_INDEX_PARTIAL, NULL, (double)index.partial);
         gauge_events(proxy->router, metrics, thread);
         set_gauge(metrics, thread, METRIC_QUEUE_REQUESTS, NULL, (double)atomic_load(&proxy->queued));
         set_gauge(metrics, thread, METRIC_CONNECTIONS, NULL, (double)atomic_load(&proxy->connections));

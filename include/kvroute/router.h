@@ -303,6 +303,7 @@ struct kvr_index_info {
         uint64_t entries;          /* (prefix, replica) pairs held */
         uint64_t evictions;        /* pairs dropped for a replica's capacity or for the cap, since start */
         uint64_t lookups, lookups_without_match; /* decisions with points; of these, with no match anywhere */
+        uint64_t partial; /* prompts of which only a beginning was entered, for memory was spent */
 };
 KVR_PUBLIC void kvr_router_index_info(struct kvr_router *router, struct kvr_index_info *ret);
 
