@@ -47,7 +47,7 @@ static double alone_ms(const struct sim_cost *cost, uint32_t step_tokens, uint32
         return sum;
 }
 
-double sim_des_strength(const double *speeds, uint32_t speed_count, uint32_t replicas, uint32_t processors)
+double sim_des_strength(const double *speeds, uint32_t speed_count, uint32_t replicas, double processors)
 {
         double strength = replicas;
 
@@ -56,7 +56,7 @@ double sim_des_strength(const double *speeds, uint32_t speed_count, uint32_t rep
                 for (uint32_t i = 0; i < replicas; i++)
                         strength += speeds[i % speed_count];
         }
-        return processors && processors < replicas ? strength * processors / replicas : strength;
+        return processors > 0 && processors < replicas ? strength * processors / replicas : strength;
 }
 
 double sim_des_load(const struct sim_trace *trace, const struct sim_cost *cost, uint32_t step_tokens,
@@ -152,11 +152,11 @@ static void pace(struct sim__des *des, uint32_t number)
         const struct sim_des_options *options = des->options;
         uint32_t busy = 1;
 
-        if (!options->processors)
+        if (options->processors <= 0)
                 return;
         for (uint32_t i = 0; i < options->replicas; i++)
                 busy += i != number && des->next_ns[i] != SIM_NEVER;
-        des->slow[number] = fmax(1, (double)busy / options->processors) / speed_of(options, number);
+        des->slow[number] = fmax(1, busy / options->processors) / speed_of(options, number);
 }
 
 static bool dispatch(struct run *run, struct sim__des_request *request)
@@ -504,7 +504,7 @@ static bool engines_init(struct sim__des *des)
                 .slots = options->slots,
                 .slot_memory_tokens = (uint64_t)options->slot_memory_blocks * des->trace->block_tokens,
                 .cost = options->cost,
-                .apart = options->processors != 0,
+                .apart = options->processors > 0,
         };
 
         des->engines = calloc(options->replicas, sizeof(struct sim_engine *));

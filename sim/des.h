@@ -59,8 +59,7 @@ struct sim_des_options {
         const double
                 *speeds; /* of replicas, 1: as cost says; repeated over the fleet. Rules know only cost */
         uint32_t speed_count; /* 0: all 1 */
-        uint32_t
-                processors; /* that all replicas share: of more that compute at once each is slower; 0: its own */
+        double processors; /* that all replicas share: of more that compute at once each is slower; 0: its own */
         uint32_t step_tokens, max_running;
         uint32_t slots; /* of each engine, which is then a llama.cpp server; 0: blocks as in vLLM */
         uint32_t slot_memory_blocks; /* with slots: what its host memory holds, in blocks of the trace */
@@ -112,7 +111,7 @@ double sim_des_load(const struct sim_trace *trace, const struct sim_cost *cost, 
                     double strength);
 
 /* What a fleet can do, in replicas as fast as cost says: see speeds, speed_count and processors. */
-double sim_des_strength(const double *speeds, uint32_t speed_count, uint32_t replicas, uint32_t processors);
+double sim_des_strength(const double *speeds, uint32_t speed_count, uint32_t replicas, double processors);
 
 /*
  * With token_ids token j of a block is (id * block_tokens + j) modulo 2^31; the model is called "m".

@@ -202,9 +202,9 @@ static bool run_engines(const struct simulate *simulate, const struct cell *cell
 {
         const struct sim_trace *trace = &simulate->files[cell->file].trace;
         const struct arguments *a = &simulate->arguments;
-        double own_load = sim_des_load(trace, &simulate->cost, (uint32_t)a->step_tokens,
-                                       sim_des_strength(simulate->speeds, simulate->speed_count,
-                                                        cell->replicas, (uint32_t)a->processors));
+        double own_load = sim_des_load(
+                trace, &simulate->cost, (uint32_t)a->step_tokens,
+                sim_des_strength(simulate->speeds, simulate->speed_count, cell->replicas, a->processors));
         struct sim_des_options how = {
                 .policy = cell->policy,
                 .replay = simulate->files[cell->file].replay,
@@ -215,7 +215,7 @@ static bool run_engines(const struct simulate *simulate, const struct cell *cell
                 .cost = simulate->cost,
                 .speeds = simulate->speeds,
                 .speed_count = simulate->speed_count,
-                .processors = (uint32_t)a->processors,
+                .processors = a->processors,
                 .slots = (uint32_t)a->slots,
                 .slot_memory_blocks = (uint32_t)a->slot_memory,
                 .step_tokens = (uint32_t)a->step_tokens,

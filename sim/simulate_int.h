@@ -20,8 +20,8 @@ struct arguments {
         uint64_t block_tokens, threads, step_tokens, max_running, routers, seed, slots, slot_memory;
         double spread, ttft_target, report_interval, report_delay, session_gap;
         double events_delay, events_lost, events_replay, events_relearn;
-        uint64_t events_buffer, processors;
-        double told;
+        uint64_t events_buffer;
+        double told, processors;
         bool reference, sessions, closed_loop, json, csv, progress;
 };
 

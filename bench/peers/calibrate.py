@@ -2,6 +2,9 @@
 """The simulator beside what was measured: its engines are calibrated by the access logs that kvroute wrote while policy kv
 was measured, then it plays requests again under every policy.
 
+Servers of one machine also slow each other down, by how much is found by trying: so many processors are shared in the
+simulation as make kv's own time to first token what it was. What the other policies get is then foretold.
+
 "kv's trace" is what somebody has who runs kv and asks what another policy would do: the requests that came under kv, later
 turns waiting for the answers before them (--closed-loop). "own arrivals" are those of the policy's own run.
 """
@@ -16,6 +19,7 @@ from common import Failed
 
 BLOCK_TOKENS = 16       # of captures (routers.py)
 WITHIN = 0.20
+SHARED_LEAST, SHARED_STEPS = 0.4, 8
 SAME_TURN_BLOCKS = 4    # a prompt's last blocks may differ in the turn after: keys do not lie at the ends of blocks
 
 
@@ -76,9 +80,8 @@ def simulate(args, *words):
 def engine(fleet):
     """What the simulator has to know of the engines besides their speed."""
     if fleet.name == "llama":
-        # 16,384 tokens of context a slot; prompts in host memory (8 GiB) are not dropped in a run of minutes. Each server
-        # computes with one thread, and all share this machine.
-        return ["--processors", os.cpu_count(), "--slots", fleet.slots, "--capacity-blocks", fleet.slots * 16384 // BLOCK_TOKENS, "--slot-memory-blocks", 1000000,
+        # 16,384 tokens of context a slot; prompts in host memory (8 GiB) are not dropped in a run of minutes.
+        return ["--slots", fleet.slots, "--capacity-blocks", fleet.slots * 16384 // BLOCK_TOKENS, "--slot-memory-blocks", 1000000,
                 "--step-tokens", 2048]
     if fleet.name == "mock":
         return ["--capacity-blocks", 2048, "--step-tokens", 8192]
@@ -100,13 +103,29 @@ def fitted(args, key, logs):
     raise why
 
 
-def means(args, fleet, log, cells, policy, closed):
+def processors(args, fleet, log, cells, closed):
+    """How many the servers of this machine seem to share: options of the simulator. With more of them kv would have been
+    faster than it was, with fewer slower."""
+    if fleet.name != "llama":
+        return []
+    measured = statistics.fmean(cell["mean"] for cell in cells)
+    few, many = SHARED_LEAST, float(os.cpu_count())
+    for _ in range(SHARED_STEPS):
+        shared = (few * many) ** 0.5
+        if means(args, fleet, log, cells, "kv", closed, ["--processors", f"{shared:.3f}"])[0] > measured:
+            few = shared
+        else:
+            many = shared
+    return ["--processors", f"{(few * many) ** 0.5:.3f}"]
+
+
+def means(args, fleet, log, cells, policy, closed, shared):
     """Simulated mean and hit rate, over the runs whose requests are played."""
     found = []
     for number, cell in enumerate(cells):
         path = args.keep / f"trace-{number}.jsonl"
         write(rows(cell), path, closed)
-        result = simulate(args, "--calibrate", log, "--replicas", fleet.count, "--policies", policy, *engine(fleet),
+        result = simulate(args, "--calibrate", log, "--replicas", fleet.count, "--policies", policy, *engine(fleet), *shared,
                           *(["--closed-loop"] if closed else []), path)
         row = result["rows"][0]
         found.append((row["ttft_s"]["mean"], row["hit_rate"]))
@@ -124,16 +143,17 @@ def report(args, fleet, results, key):
     except Failed as failure:
         return f"\n{key}: cannot be calibrated: {failure}"
     several = results["loads"][key]["load"]["turns"] > 1
+    shared = processors(args, fleet, log, ours, several)
     lines = [f"\n{key}: simulated TTFT beside the measured one (mean over seeds), calibrated by the access logs of {of}: "
-             + json.dumps(fit), f"{'':18}{'measured':>10}{'kv trace':>10}{'ratio':>8}{'own arrivals':>14}{'ratio':>8}"
+             + json.dumps(fit) + (f"; {' '.join(shared)}, so that kv fits" if shared else ""), f"{'':18}{'measured':>10}{'kv trace':>10}{'ratio':>8}{'own arrivals':>14}{'ratio':>8}"
              f"{'hit':>9}{'simulated':>11}"]
-    compared = results.setdefault("calibration", {})[key] = {"fit": fit, "policies": {}}
+    compared = results.setdefault("calibration", {})[key] = {"fit": fit, "shared": shared, "policies": {}}
     for policy in dict.fromkeys(cell["router"] for cell in cells):
         mine = [cell for cell in cells if cell["router"] == policy]
         measured, hit = (statistics.fmean(cell[k] for cell in mine) for k in ("mean", "hit"))
         try:
-            trace, trace_hit = means(args, fleet, log, ours, policy, several)
-            own, _ = means(args, fleet, log, mine, policy, several)
+            trace, trace_hit = means(args, fleet, log, ours, policy, several, shared)
+            own, _ = means(args, fleet, log, mine, policy, several, shared)
         except Failed as failure:
             lines.append(f"{policy:18}{measured:10.3f}  {failure}")
             continue
