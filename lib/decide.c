@@ -288,7 +288,7 @@ static void choose(struct kvr_router *router, const struct kvr__query *query, st
 void kvr__slots_enter(struct kvr__replica *replica, struct kvr_ticket *ticket)
 {
         struct kvr__slots_ask ask = {ticket->points, ticket->point_count,
-                                     ticket->units ? (double)ticket->prompt_tokens / ticket->units : 0};
+                                     ticket->units ? (double)ticket->prompt_tokens / ticket->units : 0, 0};
 
         ticket->slots_epoch = replica->slots_epoch;
         ticket->slot = kvr__slots_start(replica->slots, &ask);

@@ -112,8 +112,10 @@ static void candidate_match(struct kvr_router *router, const struct kvr__query *
         candidate->points = router->depth[replica->lane];
         if (replica->slots) {
                 struct kvr__slots_match match;
+                uint32_t count = kvr__slots_count(replica->slots);
+                uint32_t waiting = replica->in_flight > count ? replica->in_flight - count : 0;
                 struct kvr__slots_ask ask = {query->points, query->point_count,
-                                             (double)choice->prompt_tokens / query->units};
+                                             (double)choice->prompt_tokens / query->units, waiting};
 
                 kvr__slots_match(replica->slots, &ask, &match);
                 candidate->points = match.points;

@@ -103,7 +103,7 @@ static void slots_advance(struct kvr__replica *replica, uint64_t now_ns)
                  */
                 bool current = ticket->epoch == replica->epoch && ticket->units;
                 struct kvr__slots_ask ask = {ticket->points, current ? ticket->point_count : 0,
-                                             current ? (double)ticket->prompt_tokens / ticket->units : 0};
+                                             current ? (double)ticket->prompt_tokens / ticket->units : 0, 0};
 
                 ticket->slot = kvr__slots_start(replica->slots, &ask);
                 if (ticket->slot == KVR__NO_SLOT)

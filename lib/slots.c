@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "slots.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +10,7 @@
 #define RESTORE           0.25 /* share of a saved sequence that must be of use */
 #define SAVED_PER_SLOT    8
 #define SEQUENCE_KEYS_MIN 32
+#define ALIKE             0.5  /* share of the most that a slot has */
 #define COPIES_MAX        32   /* sequences of idle slots that one start copies */
 #define COPYING_NOT       (-3) /* so many copies that were not there, and none that was: it does not copy */
 
@@ -398,17 +400,28 @@ static struct landing landing_find(const struct kvr__slots *slots, const struct 
         return landing;
 }
 
-/* The prompt gets whichever slot is free first. */
+/*
+ * All slots are busy. Once it is the prompt's turn, as many slots have been free as wait before it, and one more. What
+ * those held is then in a slot or in memory, so it finds most of what any of them has of it: the most that a slot has,
+ * times the chance that at least one of those that have about as much was among them.
+ */
 static uint32_t likely_tokens(const struct kvr__slots *slots, const struct kvr__slots_ask *ask)
 {
-        double tokens = 0;
+        double most = 0, turned = fmin(1, (ask->waiting + 1.0) / slots->count);
+        uint32_t alike = 0;
 
         for (uint32_t i = 0; i < slots->count; i++) {
                 const struct sequence *held = &slots->slots[i].held;
+                double tokens = usable_tokens(held, ask, common_above(held, ask, 0));
 
-                tokens += usable_tokens(held, ask, common_above(held, ask, 0));
+                if (tokens > most) {
+                        alike = tokens * ALIKE > most ? 1 : alike + 1;
+                        most = tokens;
+                } else {
+                        alike += tokens > most * ALIKE;
+                }
         }
-        return (uint32_t)(tokens / slots->count);
+        return (uint32_t)(most * (1 - pow(1 - turned, alike)));
 }
 
 void kvr__slots_match(const struct kvr__slots *slots, const struct kvr__slots_ask *ask,

@@ -34,6 +34,7 @@ struct kvr__slots_ask {
         const struct kvr_point *points;
         uint32_t count;
         double tokens_per_unit;
+        uint32_t waiting; /* requests that wait for a slot already; only kvr__slots_match looks at it */
 };
 
 struct kvr__slots_match {

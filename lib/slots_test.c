@@ -20,7 +20,7 @@ static int setup(void **state)
 
 static struct kvr__slots_ask ask_of(const struct brain_prompt *p)
 {
-        return (struct kvr__slots_ask){p->points, p->count, 0.25};
+        return (struct kvr__slots_ask){p->points, p->count, 0.25, 0};
 }
 
 static const struct brain_prompt *text_of(struct brain_prompt *p, uint64_t number, uint64_t bytes)
@@ -270,8 +270,8 @@ static void little_in_common_does_not_choose_a_slot(void **state)
         kvr__slots_free(slots);
 }
 
-/* A prompt that has to wait gets the slot that is free first: on an average it finds what they have on an average. */
-static void while_all_are_busy_the_next_slot_is_anybodys(void **state)
+/* A prompt that has to wait finds what the slots had that were free before its turn came: the longer, the more. */
+static void while_all_are_busy_what_slots_have_is_likely(void **state)
 {
         struct kvr__slots *slots = kvr__slots_new(&budget, 4, 0);
         static struct brain_prompt a, b, c, other;
@@ -293,8 +293,16 @@ static void while_all_are_busy_the_next_slot_is_anybodys(void **state)
 
         kvr__slots_match(slots, &ask, &found);
         assert_int_equal(found.points, 0);
-        /* All of a (2,500 tokens), the first 2,000 of b, nothing of the others. */
-        assert_in_range(found.likely, (2500 + 2000) / 4 - 80, (2500 + 2000) / 4 + 80);
+        /* All of a (2,500 tokens), the first 2,000 of b, nothing of the others: half of four slots have most of it. The next
+         * one to be free is such a one, or the one after it, and so on. */
+        assert_in_range(found.likely, 2500 * (1 - 0.75 * 0.75) - 80, 2500 * (1 - 0.75 * 0.75) + 80);
+        ask.waiting = 1;
+        kvr__slots_match(slots, &ask, &found);
+        assert_in_range(found.likely, 2500 * (1 - 0.5 * 0.5) - 80, 2500 * (1 - 0.5 * 0.5) + 80);
+        for (ask.waiting = 3; ask.waiting < 100; ask.waiting += 50) {
+                kvr__slots_match(slots, &ask, &found);
+                assert_in_range(found.likely, 2500 - 80, 2500); /* all of them */
+        }
         kvr__slots_finish(slots, last, 0);
         kvr__slots_match(slots, &ask, &found);
         assert_int_equal(found.likely, 0);
@@ -487,7 +495,7 @@ int main(void)
                 cmocka_unit_test_setup(half_in_common_overwrites_the_tail, setup),
                 cmocka_unit_test_setup(a_tenth_in_common_saves_first, setup),
                 cmocka_unit_test_setup(little_in_common_does_not_choose_a_slot, setup),
-                cmocka_unit_test_setup(while_all_are_busy_the_next_slot_is_anybodys, setup),
+                cmocka_unit_test_setup(while_all_are_busy_what_slots_have_is_likely, setup),
                 cmocka_unit_test_setup(oldest_goes_from_memory, setup),
                 cmocka_unit_test_setup(unknown_memory_is_eight_sequences_a_slot, setup),
                 cmocka_unit_test_setup(memory_is_as_large_as_what_is_found_there, setup),
