@@ -246,7 +246,7 @@ static int parse_lists(struct simulate *simulate)
                                        "--speeds: '%s' is not a list of numbers from 0.01 to 100, as in "
                                        "--speeds 1,1,0.5",
                                        a->speeds);
-        if (a->reference && (a->speeds || a->processors))
+        if (a->reference && (a->speeds || a->processors > 0))
                 return sim_usage_error(&command, "--%s: not with --reference, where all replicas are alike",
                                        a->speeds ? "speeds" : "processors");
         if (sim__simulate_cells(simulate) > CELLS_MAX)
