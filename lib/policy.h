@@ -67,8 +67,7 @@ struct kvr__view {
         uint64_t affinity;  /* hash of the session key, 0 without */
         uint32_t owner;     /* the candidate that last served that session; `count` if none */
         bool by_session;    /* set by the policy: the session decided */
-        uint32_t
-                regretted; /* set by the policy: the fork whose regret becomes regret_s; fork_count if none */
+        uint32_t regretted; /* set by the policy: a fork with a new regret_s; fork_count if none */
         double regret_s;
         const struct kvr_env *env;
         struct kvr__policy_state *state;

@@ -13,7 +13,7 @@
  * A prefix at which prompts part (a trunk) deserves copies in proportion to the demand for it. As long as it
  * has fewer, a copy is free; up to twice as many it costs only the request's own time. Without this a popular
  * prefix would jam its holders, G would grow, and copying would look ever dearer. The mean is geometric
- * because one idle replica keeps that low. A prefix that has fewer friends gets another copy when it has cost
+ * because one idle replica keeps that low. A prefix that fewer share gets another copy when the want of it has cost
  * its requests as much as that would.
  *
  * Where caches are starved (most of what prompts ask for was asked for before and is gone) waits are counted
@@ -220,6 +220,13 @@ static uint32_t ties_resolve(const struct kvr__view *view, const struct kvr__lea
         return best.at;
 }
 
+static void price_set(struct kvr__candidate *candidate, double own_s, double toll_s)
+{
+        candidate->own_s = own_s;
+        candidate->toll_s = toll_s;
+        candidate->cost_s = candidate->wait_s + own_s + toll_s;
+}
+
 /* Prices a candidate that has something of the prompt, or is its home. */
 static void holder_price(const struct kvr__view *view, const struct trunk *trunk, double toll_s,
                          struct kvr__candidate *candidate, bool home)
@@ -230,9 +237,8 @@ static void holder_price(const struct kvr__view *view, const struct trunk *trunk
         double hope = at_home ? 1 - view->home_yield : 1;
 
         candidate->due_tokens = match < trunk->due ? trunk->due : 0;
-        candidate->own_s = candidate->token_s * missing(view, match, trunk->due) * hope;
-        candidate->toll_s = toll_s * missing(view, match, trunk->allowed) * hope;
-        candidate->cost_s = candidate->wait_s + candidate->own_s + candidate->toll_s;
+        price_set(candidate, candidate->token_s * missing(view, match, trunk->due) * hope,
+                  toll_s * missing(view, match, trunk->allowed) * hope);
 }
 
 /* Those who have nothing of the prompt differ in their waits and speeds only, and they are many. */
@@ -245,9 +251,7 @@ static void others_price(const struct kvr__view *view, const struct trunk *trunk
                 struct kvr__candidate *candidate = &view->candidates[i];
 
                 candidate->due_tokens = trunk->due;
-                candidate->own_s = candidate->token_s * own;
-                candidate->toll_s = toll_s;
-                candidate->cost_s = candidate->wait_s + candidate->own_s + toll_s;
+                price_set(candidate, candidate->token_s * own, toll_s);
         }
 }
 
@@ -258,18 +262,6 @@ static uint32_t last_fork(const struct kvr__view *view)
                 if (view->forks[i].exits >= FORK_EXITS)
                         return i;
         return view->fork_count;
-}
-
-/* What it would cost there if the first `present` tokens were there. */
-static void price_with(const struct kvr__view *view, double toll_s, uint32_t present, uint32_t at,
-                       struct kvr__candidate *ret)
-{
-        const struct kvr__candidate *candidate = &view->candidates[at];
-        double tokens = missing(view, candidate->match_tokens, present);
-
-        ret->own_s = candidate->token_s * tokens;
-        ret->toll_s = toll_s * tokens;
-        ret->cost_s = candidate->wait_s + ret->own_s + ret->toll_s;
 }
 
 /*
@@ -283,7 +275,6 @@ static uint32_t copy_consider(struct kvr__view *view, double toll_s, double cost
 {
         uint32_t fork = last_fork(view), best = view->count;
         double least_s = cost_s;
-        struct kvr__candidate with;
 
         if (fork == view->fork_count)
                 return chosen;
@@ -291,12 +282,14 @@ static uint32_t copy_consider(struct kvr__view *view, double toll_s, double cost
 
         if (view->candidates[chosen].match_tokens < present)
                 return chosen;
+        double tokens = missing(view, 0, present); /* for whoever has less than that */
+
         for (uint32_t i = 0; i < view->count; i++) {
-                if (view->candidates[i].match_tokens >= present)
-                        continue;
-                price_with(view, toll_s, present, i, &with);
-                if (with.cost_s < least_s) {
-                        least_s = with.cost_s;
+                const struct kvr__candidate *other = &view->candidates[i];
+                double with_s = other->wait_s + other->token_s * tokens + toll_s * tokens;
+
+                if (other->match_tokens < present && with_s < least_s) {
+                        least_s = with_s;
                         best = i;
                 }
         }
@@ -304,11 +297,13 @@ static uint32_t copy_consider(struct kvr__view *view, double toll_s, double cost
                 return chosen;
         view->regretted = fork;
         view->regret_s = view->forks[fork].regret_s + cost_s - least_s;
-        if (view->regret_s * (1 - view->starved) < view->candidates[best].cost_s - least_s)
+        struct kvr__candidate *copy = &view->candidates[best];
+
+        if (view->regret_s * (1 - view->starved) < copy->cost_s - least_s)
                 return chosen;
         view->regret_s = 0;
-        view->candidates[best].due_tokens = present;
-        price_with(view, toll_s, present, best, &view->candidates[best]);
+        copy->due_tokens = present;
+        price_set(copy, copy->token_s * tokens, toll_s * tokens);
         return best;
 }
 

@@ -47,15 +47,17 @@ static double alone_ms(const struct sim_cost *cost, uint32_t step_tokens, uint32
         return sum;
 }
 
+static double speed_at(const double *speeds, uint32_t speed_count, uint32_t replica)
+{
+        return speed_count ? speeds[replica % speed_count] : 1;
+}
+
 double sim_des_strength(const double *speeds, uint32_t speed_count, uint32_t replicas, double processors)
 {
-        double strength = replicas;
+        double strength = 0;
 
-        if (speed_count) {
-                strength = 0;
-                for (uint32_t i = 0; i < replicas; i++)
-                        strength += speeds[i % speed_count];
-        }
+        for (uint32_t i = 0; i < replicas; i++)
+                strength += speed_at(speeds, speed_count, i);
         return processors > 0 && processors < replicas ? strength * processors / replicas : strength;
 }
 
@@ -143,7 +145,7 @@ static void give_up(struct run *run, const struct sim__des_request *request, uin
 
 static double speed_of(const struct sim_des_options *options, uint32_t replica)
 {
-        return options->speed_count ? options->speeds[replica % options->speed_count] : 1;
+        return speed_at(options->speeds, options->speed_count, replica);
 }
 
 /* Before an engine may begin a step: those that compute share the processors. */

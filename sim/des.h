@@ -57,7 +57,7 @@ struct sim_des_options {
         double speed;             /* arrivals come so many times faster */
         struct sim_cost cost;
         const double
-                *speeds; /* of replicas, 1: as cost says; repeated over the fleet. Rules know only cost */
+                *speeds; /* of replicas, repeated over the fleet; rules of other routers know only cost */
         uint32_t speed_count; /* 0: all 1 */
         double processors; /* that all replicas share: of more that compute at once each is slower; 0: its own */
         uint32_t step_tokens, max_running;

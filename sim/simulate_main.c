@@ -45,8 +45,7 @@ static const struct sim_option options[] = {
           "how fast replicas are, 1 as the preset says: 1,0.5 makes every other one half as fast"),
         O(processors, "processors", SIM_OPT_NUMBER, 0, 4096, "N", "0",
           "that all replicas share, as servers on one machine do: while more than N (1.5, say) compute at "
-          "once "
-          "each is that much slower; 0: each has its own"),
+          "once each is that much slower; 0: each has its own"),
         O(slots, "slots", SIM_OPT_COUNT, 0, SIM_SLOTS_MAX, "N", "0",
           "engines like a llama.cpp server's with so many slots, which share --capacity-blocks; 0: a block "
           "cache like vLLM's"),

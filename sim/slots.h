@@ -9,13 +9,13 @@
  *
  *  1. A request goes to the idle slot that has most of its prompt, if that is more than a tenth of the
  *     prompt; else to the idle slot that was not used for the longest time. Without an idle slot it waits.
- *  2. A slot that was taken for its age, or would keep less than half of what it holds, is saved to memory first, and if memory has a
- *     sequence of which more is of use, for the prompt and as a share of itself, and at least a quarter of
- *     it, that one moves into the slot.
+ *  2. A slot that was taken for its age, or would keep less than half of what it holds, is saved to memory
+ *     first, and if memory has a sequence of which more is of use, for the prompt and as a share of itself,
+ *     and at least a quarter of it, that one moves into the slot.
  *  3. Otherwise what differs is overwritten and lost. Slots share nothing: what a busy one holds is of no
  *     use to anyone else.
- *  4. When a prompt has its slot, what idle ones hold is copied to memory, where the next prompt finds it even if that
- *     slot is busy then. (--cache-idle-slots; with --kv-unified it is moved, to the same effect.)
+ *  4. When a prompt has its slot, what idle ones hold is copied to memory, where the next prompt finds it
+ *     even if that slot is busy then. (--cache-idle-slots; with --kv-unified it is moved, to the same effect.)
  *  5. Memory does not hold a sequence twice, nor the beginning of one that it holds. Beyond its size the
  *     sequence that was saved first goes; the last one stays whatever its size.
  *
@@ -50,9 +50,8 @@ void sim_slots_finish(struct sim_slots *slots, uint32_t slot, uint32_t tokens);
 void sim_slots_clear(struct sim_slots *slots);
 
 uint32_t sim_slots_busy(const struct sim_slots *slots);
-uint32_t sim_slots_saved(const struct sim_slots *slots); /* sequences in memory */
-uint64_t sim_slots_tokens(
-        const struct sim_slots *slots); /* held, in idle slots and in memory; a copy counts too */
+uint32_t sim_slots_saved(const struct sim_slots *slots);   /* sequences in memory */
+uint64_t sim_slots_tokens(const struct sim_slots *slots);  /* in idle slots and in memory, copies too */
 uint64_t sim_slots_dropped(const struct sim_slots *slots); /* sequences that memory had no room for */
 
 #endif
