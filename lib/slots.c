@@ -300,9 +300,10 @@ static void idle_copy(struct kvr__slots *slots)
                         continue;
                 struct sequence *place = saved_place(slots, &slot->held);
 
-                slot->copied = true;
                 copies++;
-                if (!place || !sequence_reserve(slots->budget, place, slot->held.count))
+                /* Without memory for a copy it stays to be moved. */
+                slot->copied = !place || sequence_reserve(slots->budget, place, slot->held.count);
+                if (!place || !slot->copied)
                         continue;
                 memcpy(place->keys, slot->held.keys, slot->held.count * sizeof(*place->keys));
                 place->count = slot->held.count;

@@ -219,6 +219,25 @@ static void one_copy_that_is_found_proves_them(void **state)
         assert_int_equal(budget.bytes, 0);
 }
 
+/* No memory for a copy: what is in the slot is saved when it has to go, as without copies. */
+static void what_could_not_be_copied_is_saved_later(void **state)
+{
+        struct kvr__slots *slots = kvr__slots_new(&budget, 2, 0);
+        static struct brain_prompt p;
+
+        (void)state;
+        serve(slots, text_of(&p, 1, 4000));
+        budget.bytes_max =
+                budget.bytes + 32 * sizeof(uint64_t); /* for the second slot's keys, not for a copy */
+        serve(slots, text_of(&p, 2, 4000));
+        assert_int_equal(match(slots, &p), p.count);
+        assert_int_equal(match(slots, text_of(&p, 1, 4000)), p.count);
+        serve(slots, text_of(&p, 3, 4000));
+        assert_int_equal(match(slots, text_of(&p, 1, 4000)), p.count);
+        kvr__slots_free(slots);
+        assert_int_equal(budget.bytes, 0);
+}
+
 static void half_in_common_overwrites_the_tail(void **state)
 {
         struct kvr__slots *slots = kvr__slots_new(&budget, 1, 0);
@@ -492,6 +511,7 @@ int main(void)
                 cmocka_unit_test_setup(idle_slots_are_copied_when_a_prompt_starts, setup),
                 cmocka_unit_test_setup(a_server_that_makes_no_copies_is_found_out, setup),
                 cmocka_unit_test_setup(one_copy_that_is_found_proves_them, setup),
+                cmocka_unit_test_setup(what_could_not_be_copied_is_saved_later, setup),
                 cmocka_unit_test_setup(half_in_common_overwrites_the_tail, setup),
                 cmocka_unit_test_setup(a_tenth_in_common_saves_first, setup),
                 cmocka_unit_test_setup(little_in_common_does_not_choose_a_slot, setup),
